@@ -48,6 +48,7 @@ COMMANDS: Final[Mapping[str, CommandRow]] = {
     "dashboard": CommandRow(home="flintlock.cli.tokens:dashboard", help="Open the cluster in a browser, logged in."),
     "token": CommandRow(home="flintlock.cli.tokens:token", help="Make, list and revoke tokens for other users."),
     "cluster": CommandRow(home="flintlock.cli.cluster:cluster", help="Start, stop and inspect a local cluster."),
+    "session": CommandRow(home="flintlock.cli.session:session", help="Start, stop and use a cluster on YARN."),
     "jobmanager": CommandRow(home="flintlock.cli.cluster:jobmanager", help="Run a JobManager in the foreground."),
     "taskmanager": CommandRow(home="flintlock.cli.cluster:taskmanager", help="Run a TaskManager in the foreground."),
     "certs": CommandRow(home="flintlock.cli.certs:certs", help="Make certificates for a cluster on several machines."),

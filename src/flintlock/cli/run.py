@@ -54,6 +54,7 @@ class TargetKind(StrEnum):
     SESSION = "session"
     PER_JOB = "per-job"
     APPLICATION = "application"
+    YARN_SESSION = "yarn-session"
 
 
 def job_options(command: F) -> F:
@@ -122,7 +123,8 @@ class RunCommand(click.Command):
     type=click.Choice([kind.value for kind in TargetKind]),
     help="Where the job runs: local (an embedded cluster, for the duration of the job), session (a cluster that runs),"
     " per-job (a cluster of its own in the background, which ends with the job), or application (the same for a program"
-    " and the jobs that it submits).",
+    " and the jobs that it submits), or yarn-session (the session on YARN that `flintlock session` has started or"
+    " attached last, or that yarn.application.id names).",
 )
 @click.option("--local", is_flag=True, help="The same as -t local.")
 @click.option("-v", "--verbose", is_flag=True, help="Show whole stack traces of a failure.")
@@ -201,6 +203,8 @@ def _target_kind(kind: str | None, urls: Sequence[str], *, local: bool) -> Targe
     if local and where not in (None, TargetKind.LOCAL):
         raise Refused(f"--local is -t local: give either that or -t {kind}")
     where = TargetKind.LOCAL if local else where
+    if where is TargetKind.YARN_SESSION and urls:
+        raise Refused("-t yarn-session finds its cluster: give either that or -m yarn://application_…")
     if where not in (None, TargetKind.SESSION) and urls:
         given = "--local" if local else f"-t {kind}"
         raise Refused(f"{given} starts its own cluster: give either {given} or -m")
@@ -215,6 +219,10 @@ def _find_cluster(
 
     if where is TargetKind.SESSION:
         return session_cluster(settings, urls, directory)
+    if where is TargetKind.YARN_SESSION:
+        from flintlock.client.clusters.yarn_cluster import YarnSessions
+
+        return YarnSessions(settings.configuration, directory).find().running
     local = where is TargetKind.LOCAL
     cluster = None if local else cluster_or_embedded(settings, urls, directory)
     if cluster is None and detached:

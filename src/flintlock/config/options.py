@@ -348,7 +348,8 @@ STANDALONE_START_UP: Final = Option(
 )  # fmt: skip
 MAX_TASK_MANAGERS: Final = Option(
     key="resourcemanager.max-taskmanagers", parse=integer(0, 1000), kind=_WHOLE, default=0,
-    description="Maximum number of TaskManagers that the JobManager starts on this machine when jobs wait for slots.",
+    description="Maximum number of TaskManagers that the JobManager starts when jobs wait for slots: on its machine, or"
+    " in containers of YARN, where 0 means 1000.",
 )  # fmt: skip
 TASK_MANAGER_IDLE: Final = Option(
     key="resourcemanager.taskmanager-timeout", parse=duration_s, kind=_DURATION, default=30.0,
@@ -367,6 +368,81 @@ UNREGISTERED_TIMEOUT: Final = Option(
     key="taskmanager.registration.timeout", parse=positive_duration_s, kind=_DURATION, default=300.0,
     description="How long a TaskManager that a leader started (`resourcemanager.max-taskmanagers`) keeps running"
     " without being registered with a leader, before it ends. Other TaskManagers wait for a leader without a limit.",
+)  # fmt: skip
+YARN_APPLICATION_ID: Final = Option(
+    key="yarn.application.id", parse=str, kind="an id such as 'application_1700000000000_0001'", default="",
+    unset="the session that was started or attached last",
+    description="The session on YARN that `flintlock run -t yarn-session` uses.",
+)  # fmt: skip
+YARN_APPLICATION_NAME: Final = Option(
+    key="yarn.application.name", parse=str, kind=_TEXT, default="Flintlock session cluster",
+    description="The name of the application on YARN.",
+)  # fmt: skip
+YARN_QUEUE: Final = Option(
+    key="yarn.application.queue", parse=str, kind=_TEXT, default="default",
+    description="The queue of YARN that the application is submitted to.",
+)  # fmt: skip
+YARN_NODE_LABEL: Final = Option(
+    key="yarn.application.node-label", parse=str, kind=_TEXT, default="", unset="the queue's",
+    description="Containers of the application run on nodes with this label.",
+)  # fmt: skip
+YARN_PRIORITY: Final = Option(
+    key="yarn.application.priority", parse=integer(-1), kind=_WHOLE, default=-1, unset="the queue's",
+    description="The priority of the application within its queue; higher ones come first.",
+)  # fmt: skip
+YARN_TAGS: Final = Option(
+    key="yarn.tags", parse=names, kind="names, with commas between them", default=(), unset="none",
+    description="Tags of the application, to find it by in YARN.",
+)  # fmt: skip
+YARN_ATTEMPTS: Final = Option(
+    key="yarn.application-attempts", parse=integer(1, 1000), kind=_WHOLE, default=0,
+    unset="2 with ZooKeeper, else 1",
+    description="How often YARN starts the JobManager, counting failures within"
+    " `yarn.application-attempt-failures-validity-interval`. More than one needs `high-availability.type: zookeeper`:"
+    " what is stored otherwise is lost with the container. TaskManagers and their work outlive an attempt.",
+)  # fmt: skip
+YARN_ATTEMPTS_INTERVAL: Final = Option(
+    key="yarn.application-attempt-failures-validity-interval", parse=positive_duration_s, kind=_DURATION, default=600.0,
+    description="How long a failure of the JobManager counts for `yarn.application-attempts`.",
+)  # fmt: skip
+YARN_SHIP_FILES: Final = Option(
+    key="yarn.ship-files", parse=names, kind="paths, with commas between them", default=(), unset="none",
+    description="Files of the client's machine that every container has in its working directory.",
+)  # fmt: skip
+YARN_STAGING: Final = Option(
+    key="yarn.staging-directory", parse=str, kind="a path or URL", default="",
+    unset="the user's home directory on YARN's file system",
+    description="Where the files of an application are, in `.flintlock/<application id>`; all machines reach it. Files"
+    " and blocking results of the application are removed when it ends.",
+)  # fmt: skip
+YARN_PYTHON: Final = Option(
+    key="yarn.python", parse=str, kind="a path", default="", unset="the path of the client's own Python",
+    description="The Python interpreter on the nodes of YARN, with Flintlock installed.",
+)  # fmt: skip
+YARN_MASTER_VCORES: Final = Option(
+    key="yarn.appmaster.vcores", parse=integer(1, 1024), kind=_WHOLE, default=1,
+    description="The virtual cores of the JobManager's container.",
+)  # fmt: skip
+YARN_CONTAINER_VCORES: Final = Option(
+    key="yarn.containers.vcores", parse=integer(1, 1024), kind=_WHOLE, default=0, unset="one for each slot",
+    description="The virtual cores of a TaskManager's container.",
+)  # fmt: skip
+JM_PROCESS_MEMORY: Final = Option(
+    key="jobmanager.memory.process.size", parse=memory_bytes, kind=_MEMORY, default=768 << 20,
+    description="The memory of the JobManager's container on YARN.",
+)  # fmt: skip
+TM_PROCESS_MEMORY: Final = Option(
+    key="taskmanager.memory.process.size", parse=memory_bytes, kind=_MEMORY, default=0,
+    unset="`taskmanager.engine.memory`, 640m and 192m for each slot",
+    description="The memory of a TaskManager's container on YARN: of the engine and of all runners together.",
+)  # fmt: skip
+YARN_HEARTBEAT: Final = Option(
+    key="yarn.heartbeat.interval", parse=positive_duration_s, kind=_DURATION, default=5.0,
+    description="Interval of the JobManager's heartbeats to YARN.",
+)  # fmt: skip
+YARN_HEARTBEAT_WAITING: Final = Option(
+    key="yarn.heartbeat.container-request-interval", parse=positive_duration_s, kind=_DURATION, default=0.5,
+    description="The same while a container is awaited, or the end of one.",
 )  # fmt: skip
 RUNNER_MEMORY: Final = Option(
     key="taskmanager.runner.memory", parse=memory_bytes, kind=_MEMORY, default=0, unset="no limit",

@@ -9,6 +9,7 @@ import sys
 import time
 import uuid
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from random import Random
 from typing import Final, Protocol, TypeVar
 
@@ -33,10 +34,10 @@ from flintlock.entrypoints.high_availability import blocking_jobs_dir, checkpoin
 from flintlock.entrypoints.log_files import rotating_logs
 from flintlock.entrypoints.log_metrics import DroppedLogLines
 from flintlock.entrypoints.own_job import deployment_mode
+from flintlock.entrypoints.platform import MachinePlatform, Platform
 from flintlock.entrypoints.process import ProcessSettings, cluster_versions, start
 from flintlock.entrypoints.rest_server import serving_rest
 from flintlock.entrypoints.rpc_security import UnauthenticatedCalls, rpc_security
-from flintlock.entrypoints.workers import worker_driver
 from flintlock.gateways.blobs import BlobGateway
 from flintlock.ha.backends import ha_backend
 from flintlock.ha.leader_info import LeaderAddresses
@@ -81,8 +82,11 @@ def plain(name: str, part: T) -> T:  # noqa: ARG001 (the name is for instruments
 class ClusterEntrypoint:
     """A JobManager process: opens its services, then runs its components in the mode of its state directory."""
 
-    def __init__(self, settings: ProcessSettings, instrument: Instrument = plain) -> None:
+    def __init__(
+        self, settings: ProcessSettings, instrument: Instrument = plain, platform: Platform | None = None
+    ) -> None:
         self._settings: Final = settings
+        self._platform: Final = platform or MachinePlatform(settings)
         self._configuration: Final = settings.configuration
         self._name: Final = "jobmanager" if settings.index == 0 else f"jobmanager-{settings.index}"
         self._instrument: Final = instrument
@@ -113,6 +117,7 @@ class ClusterEntrypoint:
             await blobs.start()
             rpc.serve(BlobGateway, blobs)
             mode = deployment_mode(self._settings, blobs)
+            mode = replace(mode, removes_ha_data=mode.removes_ha_data or self._platform.ends_for_good)
             components = JobManagerComponents(self._parts(mode, ha, rpc, channels, blobs))
             rest = serving_rest(
                 self._rest_services(mode, components, blobs),
@@ -125,7 +130,10 @@ class ClusterEntrypoint:
                 log.info(log_events.JOBMANAGER_LISTENING, rest=rest_url, rpc=rpc.address)
                 if ha_backend(self._configuration).spans_hosts and is_loopback(rpc.address):
                     log.warning(log_events.RPC_ADDRESS_IS_LOOPBACK, reason=_LOOPBACK)
-                status = await self._run_announced(components, rest_url, rpc.address)
+                async with self._platform.serving(rest_url):
+                    status = await self._run_announced(components, rest_url, rpc.address)
+                    if status.is_final:
+                        await self._platform.finish(status)
         if mode.removes_ha_data and status.is_final:  # nothing is left to start again
             await asyncio.to_thread(remove_cluster_spec, self._settings.state_dir)
         return status
@@ -147,7 +155,7 @@ class ClusterEntrypoint:
             random=Random(secrets.randbits(64)),  # noqa: S311 (jitter, not secrets)
             hostname=socket.gethostname(),
             mode=mode,
-            workers=worker_driver(self._settings),
+            workers=self._platform.workers(rpc.address),
             enrichers=load_enrichers(self._configuration.get(FAILURE_ENRICHERS)),
             registry=self._registry,
             current_job=self._current,

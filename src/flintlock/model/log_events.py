@@ -508,3 +508,16 @@ AUTHENTICATION_DISABLED: Final = _event(
     "authentication-disabled",
     "REST serves every process of this machine as an administrator, as security.authentication says.",
 )
+YARN_REGISTERED: Final = _event(
+    "YARN", "yarn-registered", "The JobManager is registered as ApplicationMaster; its containers of earlier attempts."
+)
+YARN_UNREGISTERED: Final = _event("YARN", "yarn-unregistered", "The application has ended for YARN, with this status.")
+YARN_CONTAINER_WRITTEN_OFF: Final = _event(
+    "YARN",
+    "yarn-container-written-off",
+    "YARN counts a container as completed that may still run (its node is lost, or it is preempted): the heartbeats of"
+    " its TaskManager decide.",
+)
+YARN_STAGING_NOT_REMOVED: Final = _event(
+    "YARN", "yarn-staging-not-removed", "The staging directory of an application that has ended could not be removed."
+)

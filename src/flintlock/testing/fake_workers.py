@@ -24,6 +24,7 @@ class FakeWorkers:
         self.gate = asyncio.Event()  # while it is closed, releases do not return
         self.gate.set()
         self._ends: asyncio.Queue[WorkerEnded] = asyncio.Queue()
+        self._shutting_down = False  # written by `release_all`
 
     @property
     def slots(self) -> int:
@@ -45,6 +46,8 @@ class FakeWorkers:
         self.tries.append(asyncio.get_running_loop().time())
         if self.fail_with is not None:
             raise self.fail_with
+        if self._shutting_down:
+            raise Unavailable("no worker is started: the cluster is shutting down")
         worker = TaskManagerId(f"worker-{len(self.started) + 1}")
         self.started.append(worker)
         return worker
@@ -57,6 +60,7 @@ class FakeWorkers:
 
     async def release_all(self) -> None:
         """Release those that are alive."""
+        self._shutting_down = True
         for worker in self.alive:
             await self.release(worker)
 
@@ -68,3 +72,10 @@ class FakeWorkers:
         """Let a worker end by itself."""
         self.released.append(TaskManagerId(worker))
         self._ends.put_nowait(WorkerEnded(TaskManagerId(worker), reason))
+
+    def next_term(self) -> FakeWorkers:
+        """Return the driver of the next leader, with the workers that are alive."""
+        driver = FakeWorkers(self._slots, self._resources)
+        driver.started, driver.released = self.started, self.released
+        driver.taken_over = tuple(self.alive)
+        return driver

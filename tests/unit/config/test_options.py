@@ -12,6 +12,16 @@ from flintlock.config.options import OPTIONS
 
 #: Options whose default is not a value that one could write down: the text says what it stands for.
 IN_WORDS = {
+    "yarn.application.id",
+    "yarn.application.node-label",
+    "yarn.application.priority",
+    "yarn.tags",
+    "yarn.application-attempts",
+    "yarn.ship-files",
+    "yarn.staging-directory",
+    "yarn.python",
+    "yarn.containers.vcores",
+    "taskmanager.memory.process.size",
     "taskmanager.runner.user",
     "taskmanager.environment.passed",
     "security.secrets.directory",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from flintlock.host.cluster_spec import read_cluster_spec
 from flintlock.host.job_directory import JobDirectory
 from flintlock.host.pid_files import announced, cluster_processes, job_managers
 from flintlock.model.application import APPLICATION_VARIABLE
-from flintlock.model.errors import Unavailable
+from flintlock.model.errors import Refused, Unavailable
 
 _EMBEDDED_PATIENCE_S = 5.0  # an embedded JobManager is not restarted
 _FIRST_LEADER_S = 5.0  # how long to wait for ZooKeeper to name a leader before the first request
@@ -56,20 +56,23 @@ class RunningCluster(Struct, frozen=True, kw_only=True):
     credentials: Credentials | None = None
     advice: str = ""  # what to do if no address answers, as a clause
     own_cluster: bool = False  # of the application whose program this is
+    find: Callable[[], tuple[str, ...]] | None = None  # asks for the addresses elsewhere; takes seconds
 
     def client(self) -> Client:
         """Return a client that follows the leader."""
-        discovers = self.state_dir is not None or self.quorum is not None
+        discovers = self.state_dir is not None or self.quorum is not None or self.find is not None
         return Client(
             self.urls,
             discover=self._discover if discovers else None,
-            replaceable=self.quorum is not None,
+            replaceable=self.quorum is not None or self.find is not None,
             credentials=self.credentials,
             advice=self.advice,
             own_cluster=self.own_cluster,
         )
 
     def _discover(self) -> tuple[str, ...]:
+        if self.find is not None:
+            return self.find()
         local = () if self.state_dir is None else _local_urls(self.state_dir)
         if self.quorum is None:
             return local
@@ -92,6 +95,8 @@ def find_cluster(settings: LoadedConfiguration, urls: Sequence[str], state_dir: 
     """
     configuration = settings.configuration
     credentials = ClientCredentials(configuration, state_dir)
+    if any(url.startswith("yarn:") for url in urls):
+        return _on_yarn(configuration, urls, state_dir)
     if urls:
         return RunningCluster(urls=tuple(urls), credentials=credentials)
     if JobDirectory(state_dir).path.exists():
@@ -112,6 +117,15 @@ def find_cluster(settings: LoadedConfiguration, urls: Sequence[str], state_dir: 
         urls = local or (configured,)
         return RunningCluster(urls=urls, state_dir=state_dir, credentials=credentials, advice=advice)
     return RunningCluster(urls=local, state_dir=state_dir, credentials=credentials) if local else None
+
+
+def _on_yarn(configuration: Configuration, urls: Sequence[str], state_dir: Path) -> RunningCluster:
+    """Return the session of `yarn://application_…`. Raises Refused, Unavailable."""
+    from flintlock.client.clusters.yarn_cluster import YarnSessions
+
+    if len(urls) != 1:
+        raise Refused("an application on YARN is a cluster of its own: give no other address beside it")
+    return YarnSessions(configuration, state_dir).find(urls[0]).running
 
 
 def job_cluster(configuration: Configuration, state_dir: Path) -> RunningCluster:

@@ -1,0 +1,211 @@
+"""Session clusters on YARN, for their users: started, found again by their application ids, and stopped.
+
+`<state directory>/yarn/<application id>` has what a client needs of one: a copy of the cluster's secret, for its owner
+only, and the address that its JobManager had last. Where that directory is missing, as on another machine, the secret
+is read from the staging directory of the application, which only its owner can read. When the address does not answer,
+YARN is asked for the current one: another attempt of the JobManager listens elsewhere.
+
+`<state directory>/yarn/session` names the session that was started or attached last.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from flintlock.client.clusters.discovery import RunningCluster
+from flintlock.client.connection.credentials import ClientCredentials
+from flintlock.config.configuration import Configuration
+from flintlock.config.extras import require_extra
+from flintlock.config.options import SECRET_FILE, YARN_APPLICATION_ID, YARN_STAGING
+from flintlock.host.private_files import make_private_directory
+from flintlock.host.whole_files import write_whole
+from flintlock.model.errors import FlintlockError, NotFound, Refused, Unavailable
+from flintlock.security.cluster_secret import FILE_NAME as SECRET_NAME
+
+if TYPE_CHECKING:
+    from flintlock.yarn.client_bridge import BridgedStaging, BridgedYarn
+    from flintlock.yarn.messages import ApplicationReport
+
+SCHEME: Final = "yarn://"
+_APPLICATION_ID: Final = re.compile(r"application_\d+_\d+")
+_SECRET_BYTES: Final = 32
+_POLL_S: Final = 0.25
+_END_S: Final = 60.0
+
+
+class YarnSession(Struct, frozen=True, kw_only=True):
+    """A session cluster on YARN."""
+
+    application_id: str
+    rest: str
+    running: RunningCluster
+
+
+class YarnSessions:
+    """The sessions that one user starts and uses, with one configuration and state directory."""
+
+    def __init__(self, configuration: Configuration, state_dir: Path) -> None:
+        self._configuration: Final = configuration
+        self._directory: Final = state_dir / "yarn"
+
+    def start(self, *, timeout_s: float, notify: Callable[[str], None]) -> YarnSession:
+        """Start a session; return once it accepts jobs. It is the one that is used from then on.
+
+        Raises Refused with what is wrong before anything is started, Unavailable if it does not start.
+        """
+        from flintlock.yarn.bridge import hadoop_conf_dir
+        from flintlock.yarn.descriptor import YarnClusterDescriptor
+
+        conf_dir = hadoop_conf_dir(os.environ)
+        secret = f"{secrets.token_hex(_SECRET_BYTES)}\n".encode()
+        with self._bridged() as (yarn, staging_of):
+            descriptor = YarnClusterDescriptor(yarn, staging_of, conf_dir)
+            report = descriptor.deploy(self._configuration, secret, timeout_s=timeout_s, notify=notify)
+            self._remember(report.id, secret, report.tracking_url)
+            session = self._session(report.id, report.tracking_url)
+            try:
+                with session.running.client() as client:
+                    client.http.call("GET", "/readyz")
+            except BaseException:
+                yarn.kill(report.id)
+                staging_of(report.id).remove()
+                self._forget(report.id)
+                raise
+        return session
+
+    def find(self, application_id: str = "") -> YarnSession:
+        """Return a session by its id; without one, the configured one, else the last one.
+
+        Raises Refused if no id is known, or it is not that of an application of Flintlock, Unavailable if the
+        application does not run.
+        """
+        application_id = checked_id(application_id or self._current())
+        place = self._directory / application_id
+        if (place / SECRET_NAME).is_file() and (place / "rest").is_file():
+            return self._session(application_id, (place / "rest").read_text())
+        return self.attach(application_id)
+
+    def attach(self, application_id: str) -> YarnSession:
+        """Ask YARN for a session, and use it from now on. Raises as `find` does."""
+        with self._bridged() as (yarn, staging_of):
+            report = _running(yarn.report(checked_id(application_id)))
+            try:
+                secret = staging_of(application_id).read(SECRET_NAME)
+            except NotFound:
+                raise Refused(
+                    f"the staging directory of {application_id} is not at {staging_of(application_id).url}:"
+                    f" set {YARN_STAGING.key} as it was when the session was started"
+                ) from None
+        self._remember(application_id, secret, report.tracking_url)
+        return self._session(application_id, report.tracking_url)
+
+    def stop(self, application_id: str = "") -> ApplicationReport:
+        """End a session with all its TaskManagers, and wait for it; return how it has ended.
+
+        One that does not answer is killed by YARN. Idempotent.
+        """
+        application_id = checked_id(application_id or self._current())
+        with self._bridged() as (yarn, staging_of):
+            report = yarn.report(application_id)
+            if not report.state.has_ended:
+                try:
+                    with self.find(application_id).running.client() as client:
+                        client.shut_down()
+                except FlintlockError:
+                    yarn.kill(application_id)
+                end_s = time.monotonic() + _END_S
+                while not (report := yarn.report(application_id)).state.has_ended:
+                    if time.monotonic() >= end_s:
+                        yarn.kill(application_id)
+                        end_s += _END_S
+                    time.sleep(_POLL_S)  # noqa: TID251 nothing tells when it has ended
+            staging_of(application_id).remove()
+        self._forget(application_id)
+        return report
+
+    def _session(self, application_id: str, rest: str) -> YarnSession:
+        place = self._directory / application_id
+        configuration = self._configuration.over({SECRET_FILE.key: str(place / SECRET_NAME)})
+        running = RunningCluster(
+            urls=(rest,),
+            find=lambda: self._find_address(application_id),
+            credentials=ClientCredentials(configuration, place),
+            advice=f"{application_id} may have ended: `yarn application -status {application_id}` tells",
+        )
+        return YarnSession(application_id=application_id, rest=rest, running=running)
+
+    def _find_address(self, application_id: str) -> tuple[str, ...]:
+        """Return where the current attempt of the JobManager listens; nothing if YARN does not know it."""
+        try:
+            with self._bridged() as (yarn, _):
+                report = _running(yarn.report(application_id))
+        except FlintlockError:
+            return ()
+        if not report.tracking_url:
+            return ()
+        write_whole(self._directory / application_id / "rest", report.tracking_url.encode())
+        return (report.tracking_url,)
+
+    def _current(self) -> str:
+        configured = self._configuration.get(YARN_APPLICATION_ID)
+        try:
+            return configured or (self._directory / "session").read_text().strip()
+        except OSError:
+            raise Refused(
+                "no session on YARN is known here: start one with `flintlock session start -t yarn`, or name one with"
+                f" -m {SCHEME}application_… or {YARN_APPLICATION_ID.key}"
+            ) from None
+
+    def _remember(self, application_id: str, secret: bytes, rest: str) -> None:
+        place = self._directory / application_id
+        make_private_directory(place)
+        write_whole(place / SECRET_NAME, secret, mode=0o600)
+        write_whole(place / "rest", rest.encode())
+        write_whole(self._directory / "session", application_id.encode())
+
+    def _forget(self, application_id: str) -> None:
+        shutil.rmtree(self._directory / application_id, ignore_errors=True)
+        current = self._directory / "session"
+        if current.is_file() and current.read_text().strip() == application_id:
+            current.unlink(missing_ok=True)
+
+    @contextmanager
+    def _bridged(self) -> Generator[tuple[BridgedYarn, Callable[[str], BridgedStaging]]]:
+        """Start a bridge for the duration of the block."""
+        require_extra("cluster", "a cluster on YARN")
+        from flintlock.yarn.bridge import running_bridge
+        from flintlock.yarn.client_bridge import BridgedStaging, BridgedYarn
+
+        root = self._configuration.get(YARN_STAGING)
+        with running_bridge(os.environ) as jvm, closing(BridgedYarn(jvm)) as yarn:
+            yield yarn, lambda application_id: BridgedStaging(jvm, application_id, root)
+
+
+def checked_id(text: str) -> str:
+    """Return the id of an application, as given with or without `yarn://`. Raises Refused."""
+    found = text.removeprefix(SCHEME)
+    if _APPLICATION_ID.fullmatch(found) is None:
+        raise Refused(f"{text!r} is not the id of an application on YARN, such as application_1700000000000_0001")
+    return found
+
+
+def _running(report: ApplicationReport) -> ApplicationReport:
+    from flintlock.yarn.client_bridge import APPLICATION_TYPE
+
+    if report.kind != APPLICATION_TYPE:
+        raise Refused(f"{report.id} is an application of type {report.kind!r}, not of Flintlock")
+    if report.state.has_ended:
+        error = Unavailable(f"{report.id} has ended on YARN, {report.final_status}: {report.diagnostics}")
+        error.unreachable = True
+        raise error
+    return report

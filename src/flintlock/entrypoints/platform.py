@@ -1,0 +1,55 @@
+"""Where a JobManager runs: what the place starts workers with, and what it must know of the JobManager.
+
+There are two: a machine of one's own, and a container of YARN (`yarn_jobmanager`). A third one, such as Kubernetes,
+implements `Platform` and a `WorkerDriver`, and nothing else of a JobManager changes.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Final, Protocol
+
+from flintlock.entrypoints.process import ProcessSettings
+from flintlock.entrypoints.workers import WorkerDriverOpener, worker_driver
+from flintlock.model.application import ApplicationStatus
+
+
+class Platform(Protocol):
+    """The place of one JobManager process."""
+
+    ends_for_good: bool  # a cluster that was shut down is never started again here: its HA data is removed
+
+    def workers(self, rpc_address: str) -> WorkerDriverOpener | None:
+        """Return what opens the workers of a term, for a JobManager that listens there; None: no active mode."""
+        ...
+
+    def serving(self, rest_url: str) -> AbstractAsyncContextManager[None]:
+        """Make the JobManager known while it serves REST there, and supervise what it depends on.
+
+        Raises (in a group) what is fatal to the process.
+        """
+        ...
+
+    async def finish(self, status: ApplicationStatus) -> None:
+        """The cluster has shut down with this status: nothing starts this JobManager again. Called while it serves."""
+        ...
+
+
+class MachinePlatform:
+    """A Platform: a machine, with workers as processes beside the JobManager. Nobody else has to know of it."""
+
+    ends_for_good: bool = False  # it is started again in its state directory
+
+    def __init__(self, settings: ProcessSettings) -> None:
+        self._settings: Final = settings
+
+    def workers(self, rpc_address: str) -> WorkerDriverOpener | None:  # noqa: ARG002 (they find it as all do)
+        """See `Platform`."""
+        return worker_driver(self._settings)
+
+    def serving(self, rest_url: str) -> AbstractAsyncContextManager[None]:  # noqa: ARG002
+        """See `Platform`."""
+        return nullcontext()
+
+    async def finish(self, status: ApplicationStatus) -> None:
+        """See `Platform`."""

@@ -1,0 +1,127 @@
+"""A JobManager that is the ApplicationMaster of an application on YARN.
+
+It registers once REST listens, so that the tracking URL is known, and requests containers for TaskManagers as active
+mode needs them. When the cluster has shut down, it unregisters with its status, and the staging directory is removed.
+If it is killed, or ends by an error, YARN starts the next attempt, if the application has more than one: the containers
+run on, and that attempt takes them over. The bridge to YARN is its child; without it this process ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from typing import Final
+from urllib.parse import urlsplit
+
+import structlog
+import uvloop
+
+from flintlock.config.options import (
+    JM_RPC_ADDRESS,
+    JM_RPC_PORT,
+    MAX_TASK_MANAGERS,
+    TM_RESOURCE_ID,
+    YARN_APPLICATION_ID,
+    YARN_HEARTBEAT,
+    YARN_HEARTBEAT_WAITING,
+    YARN_STAGING,
+)
+from flintlock.entrypoints.jobmanager import ClusterEntrypoint
+from flintlock.entrypoints.local_workers import FIRST_INDEX
+from flintlock.entrypoints.process import ProcessSettings, start
+from flintlock.entrypoints.workers import WorkerDriverOpener
+from flintlock.gateways.workers import WorkerDriver
+from flintlock.model import log_events
+from flintlock.model.application import ApplicationStatus
+from flintlock.model.errors import FlintlockError
+from flintlock.model.ids import FencingToken
+from flintlock.yarn.bridge import running_bridge
+from flintlock.yarn.client_bridge import BridgedStaging
+from flintlock.yarn.containers import HeartbeatIntervals, YarnContainers
+from flintlock.yarn.gateways import ApplicationMasterGateway, StagingGateway
+from flintlock.yarn.layout import launch_of, slots_of, worker_size
+from flintlock.yarn.master_bridge import BridgedApplicationMaster
+from flintlock.yarn.messages import Container, FinalStatus, Launch
+from flintlock.yarn.workers import yarn_workers
+
+log = structlog.get_logger()
+
+_FINAL: Final = {
+    ApplicationStatus.SUCCEEDED: FinalStatus.SUCCEEDED,
+    ApplicationStatus.FAILED: FinalStatus.FAILED,
+    ApplicationStatus.CANCELED: FinalStatus.KILLED,
+}
+
+
+class YarnPlatform:
+    """A Platform: a container of YARN, with workers in other containers of the application."""
+
+    ends_for_good: bool = True
+
+    def __init__(self, settings: ProcessSettings, master: ApplicationMasterGateway, staging: StagingGateway) -> None:
+        configuration = self._configuration = settings.configuration
+        self._master: Final = master
+        self._staging: Final = staging
+        self._rpc_address = ""  # set by `workers`, before the first worker is started
+        self._files: Final = staging.files()
+        intervals = HeartbeatIntervals(
+            idle_s=configuration.get(YARN_HEARTBEAT), waiting_s=configuration.get(YARN_HEARTBEAT_WAITING)
+        )
+        self._containers: Final = YarnContainers(master, worker_size(configuration), self._launch, intervals)
+
+    def workers(self, rpc_address: str) -> WorkerDriverOpener | None:
+        """See `Platform`."""
+        self._rpc_address = rpc_address
+        return self._open_workers if self._configuration.get(MAX_TASK_MANAGERS) else None
+
+    def _open_workers(self, _token: FencingToken) -> AbstractAsyncContextManager[WorkerDriver]:
+        return yarn_workers(self._containers, slots_of(self._configuration))
+
+    @asynccontextmanager
+    async def serving(self, rest_url: str) -> AsyncGenerator[None]:
+        """Register as ApplicationMaster, and send heartbeats. Raises (in a group) Unavailable if YARN gives it up."""
+        parts = urlsplit(rest_url)
+        await self._containers.register(parts.hostname or "", parts.port or 0, rest_url)
+        async with asyncio.TaskGroup() as tasks:
+            heartbeats = tasks.create_task(self._containers.run(), name="yarn-heartbeats")
+            try:
+                yield
+            finally:
+                heartbeats.cancel()
+
+    async def finish(self, status: ApplicationStatus) -> None:
+        """Unregister: YARN starts no other attempt. Then remove what the application has staged."""
+        final = _FINAL[status]
+        diagnostics = f"the cluster has shut down: {status}"
+        await self._containers.call(lambda: self._master.unregister(final, diagnostics))
+        log.info(log_events.YARN_UNREGISTERED, status=final)
+        try:
+            await self._containers.call(self._staging.remove)
+        except FlintlockError as error:
+            log.warning(log_events.YARN_STAGING_NOT_REMOVED, directory=self._staging.url, reason=error.public)
+
+    def _launch(self, container: Container) -> Launch:
+        host, _, port = self._rpc_address.rpartition(":")
+        settings = {
+            TM_RESOURCE_ID.key: container.id,
+            JM_RPC_ADDRESS.key: host,  # with ZooKeeper its leader counts, not this address
+            JM_RPC_PORT.key: port,
+        }
+        flags = [f"-D {key}={value}" for key, value in settings.items()]
+        module = "flintlock.entrypoints.taskmanager"
+        return launch_of(module, ["--index", str(FIRST_INDEX), *flags], self._configuration, self._files)
+
+
+async def serve(settings: ProcessSettings) -> ApplicationStatus:
+    """Serve as a JobManager in a container of YARN."""
+    configuration = settings.configuration
+    with running_bridge(os.environ) as yarn, closing(BridgedApplicationMaster(yarn)) as master:
+        staging = BridgedStaging(yarn, configuration.get(YARN_APPLICATION_ID), configuration.get(YARN_STAGING))
+        return await ClusterEntrypoint(settings, platform=YarnPlatform(settings, master, staging)).run()
+
+
+if __name__ == "__main__":
+    sys.exit(start("jobmanager", serve, uvloop.new_event_loop))

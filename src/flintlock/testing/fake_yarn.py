@@ -1,0 +1,205 @@
+"""Fakes of YARN: its side of an ApplicationMaster, of a client, and of a staging directory.
+
+`FakeApplicationMaster` behaves as a real YARN was seen to: a container comes with a later heartbeat than its request, a
+stopped one completes with a later heartbeat, and the containers of an attempt are handed to the next one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+from flintlock.model.errors import FlintlockError, NotFound, Unavailable
+from flintlock.yarn.messages import (
+    ABORTED,
+    Allocation,
+    ApplicationReport,
+    ApplicationSubmission,
+    Container,
+    ContainerEnd,
+    ContainerSize,
+    FinalStatus,
+    Launch,
+    Registered,
+    StagedFile,
+    YarnApplicationState,
+)
+
+STOPPED: Final = -105  # ContainerExitStatus.KILLED_BY_APPMASTER
+
+
+class FakeApplicationMaster:
+    """An ApplicationMasterGateway. Tests decide when containers come and how they end; threads may use it."""
+
+    def __init__(self, running: Sequence[Container] = ()) -> None:
+        self.allocates = True  # at the next heartbeat after a request
+        self.fails_to_launch: FlintlockError | None = None
+        self.fails_to_stop: FlintlockError | None = None
+        self.shut_down = False
+        self.requested = 0  # requests that are open
+        self.registered: tuple[str, int, str] | None = None
+        self.running: Final[dict[str, Container]] = {each.id: each for each in running}
+        self.launched: Final[dict[str, Launch]] = {}
+        self.given_back: Final[list[str]] = []
+        self.unregistered: tuple[FinalStatus, str] | None = None
+        self._earlier: Final = tuple(running)
+        self._unlaunched: Final[dict[str, Container]] = {}
+        self._completed: Final[list[ContainerEnd]] = []
+        self._surplus = 0
+        self._numbers: Final = count(2 + len(running))
+        self._lock: Final = threading.Lock()
+
+    def register(self, host: str, port: int, tracking_url: str) -> Registered:
+        """Return the containers of the earlier attempt."""
+        self.registered = (host, port, tracking_url)
+        return Registered(containers=self._earlier)
+
+    def request(self, size: ContainerSize) -> None:
+        """Count it."""
+        with self._lock:
+            self.requested += 1
+
+    def withdraw(self, size: ContainerSize) -> None:
+        """Count it."""
+        with self._lock:
+            self.requested = max(0, self.requested - 1)
+
+    def heartbeat(self) -> Allocation:
+        """Return what tests have let happen."""
+        with self._lock:
+            number = (self.requested if self.allocates else 0) + self._surplus
+            self.requested, self._surplus = (0 if self.allocates else self.requested), 0
+            allocated = tuple(
+                Container(id=f"container_1_0001_01_{next(self._numbers):06d}", node="node:1") for _ in range(number)
+            )
+            self._unlaunched.update({each.id: each for each in allocated})
+            completed = tuple(self._completed)
+            self._completed.clear()
+            return Allocation(allocated=allocated, completed=completed, shut_down=self.shut_down)
+
+    def launch(self, container: Container, launch: Launch) -> None:
+        """Run it, unless launches fail."""
+        if self.fails_to_launch is not None:
+            raise self.fails_to_launch
+        with self._lock:
+            self.running[container.id] = self._unlaunched.pop(container.id)
+            self.launched[container.id] = launch
+
+    def stop(self, container: Container) -> None:
+        """Complete it at the next heartbeat."""
+        if self.fails_to_stop is not None:
+            raise self.fails_to_stop
+        self.complete(container.id, STOPPED)
+
+    def give_back(self, container: Container) -> None:
+        """Complete it as YARN does, without knowing whether its process has ended."""
+        with self._lock:
+            self.given_back.append(container.id)
+            self._unlaunched.pop(container.id, None)
+        self.complete(container.id, ABORTED)
+
+    def unregister(self, status: FinalStatus, diagnostics: str) -> None:
+        """Record it."""
+        self.unregistered = (status, diagnostics)
+
+    def complete(self, container_id: str, exit_status: int, diagnostics: str = "") -> None:
+        """Let a container complete."""
+        with self._lock:
+            self.running.pop(container_id, None)
+            self._completed.append(ContainerEnd(id=container_id, exit_status=exit_status, diagnostics=diagnostics))
+
+    def allocate_one_more(self) -> None:
+        """Bring a container that nobody has requested."""
+        with self._lock:
+            self._surplus += 1
+
+
+class FakeStaging:
+    """A StagingGateway in memory."""
+
+    def __init__(self, application_id: str = "application_1_0001") -> None:
+        self.url: Final = f"hdfs://files/home/.flintlock/{application_id}"
+        self.exists = False
+        self.contents: Final[dict[str, bytes]] = {}
+        self.removals = 0
+
+    def create(self) -> None:
+        """Make it."""
+        self.exists = True
+
+    def put(self, name: str, source: Path) -> None:
+        """Read the file."""
+        self.contents[name] = source.read_bytes()
+
+    def read(self, name: str) -> bytes:
+        """Return what was put."""
+        if name not in self.contents:
+            raise NotFound(f"{name} does not exist")
+        return self.contents[name]
+
+    def files(self) -> tuple[StagedFile, ...]:
+        """Return what was put."""
+        return tuple(
+            StagedFile(name=name, url=f"{self.url}/{name}", size=len(content), timestamp_ms=1)
+            for name, content in self.contents.items()
+        )
+
+    def remove(self) -> None:
+        """Remove all."""
+        self.exists = False
+        self.removals += 1
+        self.contents.clear()
+
+
+class FakeYarn:
+    """A YarnGateway. The reports of a submitted application are those of `states`, the last one for ever."""
+
+    def __init__(self) -> None:
+        self.secure = False
+        self.hosts = frozenset({"node"})
+        self.queue_names: tuple[str, ...] = ("default",)
+        self.largest = ContainerSize(memory_mb=8192, vcores=4)
+        self.states: list[YarnApplicationState] = [YarnApplicationState.ACCEPTED, YarnApplicationState.RUNNING]
+        self.diagnostics = ""
+        self.fails_to_submit: FlintlockError | None = None
+        self.created = 0
+        self.submitted: list[ApplicationSubmission] = []
+        self.killed: list[str] = []
+
+    def is_secure(self) -> bool:
+        """As set."""
+        return self.secure
+
+    def node_hosts(self) -> frozenset[str]:
+        """As set."""
+        return self.hosts
+
+    def queues(self) -> tuple[str, ...]:
+        """As set."""
+        return self.queue_names
+
+    def create_application(self) -> tuple[str, ContainerSize]:
+        """Count it."""
+        self.created += 1
+        return f"application_1_{self.created:04d}", self.largest
+
+    def submit(self, submission: ApplicationSubmission) -> None:
+        """Record it."""
+        if self.fails_to_submit is not None:
+            raise self.fails_to_submit
+        self.submitted.append(submission)
+
+    def report(self, application_id: str) -> ApplicationReport:
+        """Return the next state."""
+        if not self.submitted:
+            raise Unavailable(f"{application_id} was not submitted")
+        state = self.states[0] if len(self.states) == 1 else self.states.pop(0)
+        url = "http://127.0.0.1:8081" if state is YarnApplicationState.RUNNING else ""
+        return ApplicationReport(id=application_id, state=state, tracking_url=url, diagnostics=self.diagnostics)
+
+    def kill(self, application_id: str) -> None:
+        """Record it."""
+        self.killed.append(application_id)

@@ -1,0 +1,203 @@
+"""A client's side of YARN over the bridge: applications, queues, and the staging directory of an application."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from flintlock.model.errors import Refused, Unavailable
+from flintlock.spark.engine.metrics import JavaObject
+from flintlock.yarn.bridge import YarnJvm
+from flintlock.yarn.messages import (
+    ApplicationReport,
+    ApplicationSubmission,
+    ContainerSize,
+    Launch,
+    StagedFile,
+    YarnApplicationState,
+)
+
+#: How applications of Flintlock are called in YARN's lists.
+APPLICATION_TYPE: Final = "FLINTLOCK"
+
+_UNKNOWN_URL: Final = "N/A"
+_PRIVATE_DIRECTORY: Final = "700"
+_PRIVATE_FILE: Final = "600"
+
+
+class BridgedYarn:
+    """A YarnGateway. `close` it."""
+
+    def __init__(self, yarn: YarnJvm) -> None:
+        self._yarn: Final = yarn
+        self._client: Final[JavaObject] = yarn.jvm.org.apache.hadoop.yarn.client.api.YarnClient.createYarnClient()
+        yarn.call(self._client.init, yarn.conf)
+        yarn.call(self._client.start)
+
+    def close(self) -> None:
+        """Close the connections to YARN."""
+        self._yarn.call(self._client.stop)
+
+    def is_secure(self) -> bool:
+        """See `YarnGateway`."""
+        return bool(self._yarn.call(self._yarn.jvm.org.apache.hadoop.security.UserGroupInformation.isSecurityEnabled))
+
+    def node_hosts(self) -> frozenset[str]:
+        """See `YarnGateway`."""
+        states = self._yarn.records.NodeState
+        reports: Any = self._yarn.call(self._client.getNodeReports, self._yarn.array(states, [states.RUNNING]))
+        return frozenset(str(report.getNodeId().getHost()) for report in reports)
+
+    def queues(self) -> tuple[str, ...]:
+        """See `YarnGateway`."""
+        found: Any = self._yarn.call(self._client.getAllQueues)
+        return tuple(str(queue.getQueueName()) for queue in found)
+
+    def create_application(self) -> tuple[str, ContainerSize]:
+        """See `YarnGateway`."""
+        answer: Any = self._yarn.call(lambda: self._client.createApplication().getNewApplicationResponse())
+        return str(answer.getApplicationId()), _size(answer.getMaximumResourceCapability())
+
+    def submit(self, submission: ApplicationSubmission) -> None:
+        """See `YarnGateway`."""
+        records = self._yarn.records
+        context = records.ApplicationSubmissionContext.newInstance(
+            self._id(submission.id),
+            submission.name,
+            submission.queue,
+            records.Priority.newInstance(submission.priority) if submission.priority >= 0 else None,
+            launch_context(self._yarn, submission.launch),
+            False,  # an unmanaged ApplicationMaster
+            True,  # cancel tokens when the application has ended
+            submission.attempts,
+            size_record(self._yarn, submission.size),
+            APPLICATION_TYPE,
+            True,  # containers outlive an attempt of the ApplicationMaster
+        )
+        context.setAttemptFailuresValidityInterval(submission.attempt_failures_validity_ms)
+        context.setApplicationTags(_string_set(self._yarn, submission.tags))
+        if submission.node_label:
+            context.setNodeLabelExpression(submission.node_label)
+        self._yarn.call(self._client.submitApplication, context)
+
+    def report(self, application_id: str) -> ApplicationReport:
+        """See `YarnGateway`."""
+        found: Any = self._yarn.call(self._client.getApplicationReport, self._id(application_id))
+        url = str(found.getOriginalTrackingUrl() or "")
+        return ApplicationReport(
+            id=application_id,
+            name=str(found.getName()),
+            kind=str(found.getApplicationType()),
+            user=str(found.getUser()),
+            queue=str(found.getQueue()),
+            state=YarnApplicationState(str(found.getYarnApplicationState())),
+            final_status=str(found.getFinalApplicationStatus()),
+            tracking_url="" if url == _UNKNOWN_URL else url,
+            diagnostics=str(found.getDiagnostics() or "").strip(),
+        )
+
+    def kill(self, application_id: str) -> None:
+        """See `YarnGateway`."""
+        self._yarn.call(self._client.killApplication, self._id(application_id))
+
+    def _id(self, application_id: str) -> JavaObject:
+        return self._yarn.call(self._yarn.records.ApplicationId.fromString, application_id)
+
+
+class BridgedStaging:
+    """A StagingGateway: `.flintlock/<application id>` in the directory given, else in the user's home directory."""
+
+    def __init__(self, yarn: YarnJvm, application_id: str, root: str = "") -> None:
+        self._yarn: Final = yarn
+        fs = yarn.jvm.org.apache.hadoop.fs
+        parent = fs.Path(root) if root else yarn.call(lambda: fs.FileSystem.get(yarn.conf).getHomeDirectory())
+        self._fs: Final[JavaObject] = yarn.call(parent.getFileSystem, yarn.conf)
+        self._path: Final[JavaObject] = self._fs.makeQualified(fs.Path(parent, f".flintlock/{application_id}"))
+
+    @property
+    def url(self) -> str:
+        """See `StagingGateway`."""
+        return str(self._path)
+
+    def create(self) -> None:
+        """See `StagingGateway`."""
+        mode = self._mode(_PRIVATE_DIRECTORY)
+        if not self._yarn.call(self._fs.mkdirs, self._path, mode):
+            raise Unavailable(f"the staging directory {self.url} cannot be made")
+        self._yarn.call(self._fs.setPermission, self._path, mode)  # whatever the umask was
+
+    def put(self, name: str, source: Path) -> None:
+        """See `StagingGateway`."""
+        if not source.is_file():
+            raise Refused(f"{source} is not a file")
+        target = self._child(name)
+        self._yarn.call(
+            self._fs.copyFromLocalFile, self._yarn.jvm.org.apache.hadoop.fs.Path(f"file://{source}"), target
+        )
+        self._yarn.call(self._fs.setPermission, target, self._mode(_PRIVATE_FILE))
+
+    def read(self, name: str) -> bytes:
+        """See `StagingGateway`."""
+        stream: Any = self._yarn.call(self._fs.open, self._child(name))
+        try:
+            return bytes(self._yarn.call(self._yarn.jvm.org.apache.hadoop.io.IOUtils.readFullyToByteArray, stream))
+        finally:
+            self._yarn.call(stream.close)
+
+    def files(self) -> tuple[StagedFile, ...]:
+        """See `StagingGateway`."""
+        listed: Any = self._yarn.call(self._fs.listStatus, self._path)
+        return tuple(
+            StagedFile(
+                name=str(status.getPath().getName()),
+                url=str(status.getPath()),
+                size=int(status.getLen()),
+                timestamp_ms=int(status.getModificationTime()),
+            )
+            for status in listed
+            if status.isFile()
+        )
+
+    def remove(self) -> None:
+        """See `StagingGateway`."""
+        self._yarn.call(self._fs.delete, self._path, True)
+
+    def _child(self, name: str) -> JavaObject:
+        return self._yarn.jvm.org.apache.hadoop.fs.Path(self._path, name)
+
+    def _mode(self, octal: str) -> JavaObject:
+        return self._yarn.jvm.org.apache.hadoop.fs.permission.FsPermission(octal)
+
+
+def size_record(yarn: YarnJvm, size: ContainerSize) -> JavaObject:
+    """Return YARN's record of a size."""
+    return yarn.records.Resource.newInstance(size.memory_mb, size.vcores)
+
+
+def launch_context(yarn: YarnJvm, launch: Launch) -> JavaObject:
+    """Return YARN's record of what runs in a container."""
+    records, fs = yarn.records, yarn.jvm.org.apache.hadoop.fs
+    resources = {
+        file.name: records.LocalResource.newInstance(
+            records.URL.fromPath(fs.Path(file.url)),
+            records.LocalResourceType.FILE,
+            records.LocalResourceVisibility.APPLICATION,
+            file.size,
+            file.timestamp_ms,
+        )
+        for file in launch.files
+    }
+    return records.ContainerLaunchContext.newInstance(
+        resources, dict(launch.environment), [launch.command], None, None, None
+    )
+
+
+def _size(resource: JavaObject) -> ContainerSize:
+    return ContainerSize(memory_mb=int(resource.getMemorySize()), vcores=int(resource.getVirtualCores()))
+
+
+def _string_set(yarn: YarnJvm, texts: tuple[str, ...]) -> JavaObject:
+    found = yarn.jvm.java.util.HashSet()
+    for text in texts:
+        found.add(text)
+    return found

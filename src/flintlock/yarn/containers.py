@@ -1,0 +1,206 @@
+"""All containers of one ApplicationMaster, over all terms of its process.
+
+The registration with YARN is the process's, and so are its containers: a leadership that is lost and won again changes
+nothing about them. One task sends heartbeats, and with each learns which containers were allocated and which have
+completed. Calls to NodeManagers never wait behind a heartbeat, which blocks while the ResourceManager of YARN is away.
+
+A container that YARN has only written off (`ContainerEnd.is_known_to_have_ended`) is not reported as ended: its
+TaskManager may still run, and may have work. It is then as any other TaskManager that falls silent, or does not:
+its heartbeats decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import structlog
+from structlog.typing import FilteringBoundLogger
+
+from flintlock.gateways.workers import WorkerEnded
+from flintlock.host.daemon_threads import DaemonThreads
+from flintlock.model import log_events
+from flintlock.model.errors import FlintlockError, Unavailable
+from flintlock.model.ids import TaskManagerId
+from flintlock.yarn.gateways import ApplicationMasterGateway
+from flintlock.yarn.messages import Allocation, Container, ContainerEnd, ContainerSize, Launch
+
+log: FilteringBoundLogger = structlog.get_logger()
+T = TypeVar("T")
+
+_CALLS: Final = 8  # calls to NodeManagers at the same time
+_RELEASE_S: Final = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeartbeatIntervals:
+    """How often YARN is asked what has happened."""
+
+    idle_s: float
+    waiting_s: float  # while a container is awaited, or its end
+
+
+@dataclass
+class _Running:
+    container: Container
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    is_released: bool = False
+
+
+class YarnContainers:
+    """The containers of this application. Calls raise Unavailable if YARN cannot be reached."""
+
+    def __init__(
+        self,
+        gateway: ApplicationMasterGateway,
+        size: ContainerSize,
+        launch: Callable[[Container], Launch],
+        intervals: HeartbeatIntervals,
+    ) -> None:
+        self.size: Final = size
+        self._gateway: Final = gateway
+        self._launch: Final = launch
+        self._intervals: Final = intervals
+        self._heartbeats: Final = DaemonThreads(1, "yarn-heartbeat")
+        self._calls: Final = DaemonThreads(_CALLS, "yarn-call")
+        self._running: Final[dict[str, _Running]] = {}  # each is removed when YARN says that it has completed
+        self._awaited: Final[deque[asyncio.Future[Container]]] = deque()  # starts, in the order of their requests
+        self._ends: asyncio.Queue[WorkerEnded] | None = None  # of the term that listens
+        self._sooner = asyncio.Event()  # the next heartbeat is wanted at the short interval
+
+    def running(self) -> tuple[TaskManagerId, ...]:
+        """Return the workers of this application that run, of earlier attempts too."""
+        return tuple(map(TaskManagerId, self._running))
+
+    def listen(self, ends: asyncio.Queue[WorkerEnded] | None) -> None:
+        """Report the ends of workers here from now on."""
+        self._ends = ends
+
+    async def register(self, host: str, port: int, tracking_url: str) -> None:
+        """Register this attempt of the application, and take the containers of earlier attempts over."""
+        answer = await self._call(lambda: self._gateway.register(host, port, tracking_url))
+        self._recover(answer.containers)
+        log.info(
+            log_events.YARN_REGISTERED, tracking_url=tracking_url, containers=[each.id for each in answer.containers]
+        )
+
+    async def run(self) -> None:
+        """Send heartbeats until cancelled. Raises Unavailable if YARN does not know this attempt any more."""
+        while True:
+            self._sooner.clear()
+            answer = await asyncio.wrap_future(self._heartbeats.submit(self._gateway.heartbeat))
+            if answer.shut_down:
+                raise Unavailable("YARN has ended this attempt of the application: another one may have begun")
+            self._take(answer)
+            waits = bool(self._awaited) or any(each.is_released for each in self._running.values())
+            await self._pause(self._intervals.waiting_s if waits else self._intervals.idle_s)
+
+    async def start(self) -> TaskManagerId:
+        """Request a container, wait for it however long that takes, and start a TaskManager in it.
+
+        If the caller is cancelled, the request is withdrawn. Raises Unavailable if the TaskManager cannot be started.
+        """
+        awaited: asyncio.Future[Container] = asyncio.get_running_loop().create_future()
+        self._awaited.append(awaited)
+        try:
+            await self._call(lambda: self._gateway.request(self.size))
+            self._sooner.set()
+            container = await awaited
+        except BaseException:
+            self._abandon(awaited)
+            raise
+        self._running[container.id] = _Running(container)
+        try:
+            await self._call(lambda: self._gateway.launch(container, self._launch(container)))
+        except FlintlockError as error:
+            del self._running[container.id]
+            self._calls.submit(lambda: self._gateway.give_back(container))
+            raise Unavailable(
+                f"container {container.id} cannot be started on {container.node}: {error.public}"
+            ) from error
+        return TaskManagerId(container.id)
+
+    async def release(self, worker: TaskManagerId) -> None:
+        """End a container; return once YARN says that it has ended. Raises Unavailable if that takes too long."""
+        found = self._running.get(worker)
+        if found is None:
+            return
+        found.is_released = True
+        container = found.container
+        try:
+            await self._call(lambda: self._gateway.stop(container))
+        except FlintlockError:  # nothing was ever started in it, or its node cannot be reached
+            await self._call(lambda: self._gateway.give_back(container))
+        self._sooner.set()
+        try:
+            async with asyncio.timeout(_RELEASE_S):
+                await found.ended.wait()
+        except TimeoutError:
+            raise Unavailable(f"YARN does not confirm the end of container {worker}") from None
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Call YARN in a thread."""
+        return await self._call(work)
+
+    def _take(self, answer: Allocation) -> None:
+        self._recover(answer.recovered)
+        for container in answer.allocated:
+            while self._awaited:
+                awaited = self._awaited.popleft()
+                if not awaited.done():
+                    awaited.set_result(container)
+                    break
+            else:
+                self._calls.submit(lambda container=container: self._gateway.give_back(container))
+        for end in answer.completed:
+            self._complete(end)
+
+    def _recover(self, containers: tuple[Container, ...]) -> None:
+        for container in containers:
+            self._running.setdefault(container.id, _Running(container))
+
+    def _complete(self, end: ContainerEnd) -> None:
+        found = self._running.pop(end.id, None)
+        if found is None:
+            return  # of an earlier attempt, or given back
+        found.ended.set()
+        if found.is_released:
+            return
+        if not end.is_known_to_have_ended:
+            log.warning(
+                log_events.YARN_CONTAINER_WRITTEN_OFF,
+                task_manager=end.id,
+                exit_status=end.exit_status,
+                reason=end.diagnostics,
+            )
+        elif self._ends is not None:
+            self._ends.put_nowait(WorkerEnded(TaskManagerId(end.id), _end_text(end, found.container)))
+
+    def _abandon(self, awaited: asyncio.Future[Container]) -> None:
+        """Take a request back, or the container that has come for it meanwhile."""
+        if awaited in self._awaited:
+            self._awaited.remove(awaited)
+            self._calls.submit(lambda: self._gateway.withdraw(self.size))
+        elif awaited.done() and not awaited.cancelled():
+            container = awaited.result()
+            self._calls.submit(lambda: self._gateway.give_back(container))
+
+    async def _pause(self, interval_s: float) -> None:
+        """Wait for the next heartbeat; at most the short interval once something is awaited."""
+        try:
+            async with asyncio.timeout(interval_s):
+                await self._sooner.wait()
+        except TimeoutError:
+            return
+        await asyncio.sleep(min(interval_s, self._intervals.waiting_s))
+
+    async def _call(self, work: Callable[[], T]) -> T:
+        return await asyncio.wrap_future(self._calls.submit(work))
+
+
+def _end_text(end: ContainerEnd, container: Container) -> str:
+    said = f": {end.diagnostics}" if end.diagnostics else ""
+    return f"its container on {container.node} has ended with exit status {end.exit_status}{said}"

@@ -1,0 +1,139 @@
+"""What is said between Flintlock and YARN, without a class of YARN in it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from msgspec import Struct
+
+
+class ContainerSize(Struct, frozen=True, kw_only=True):
+    """The resources of a container."""
+
+    memory_mb: int
+    vcores: int
+
+    def __str__(self) -> str:
+        return f"{self.memory_mb} MB and {self.vcores} vcores"
+
+    def fits_into(self, other: ContainerSize) -> bool:
+        """Return whether a container of the other size has all that this one needs."""
+        return self.memory_mb <= other.memory_mb and self.vcores <= other.vcores
+
+
+class StagedFile(Struct, frozen=True, kw_only=True):
+    """A file in the staging directory of an application. YARN refuses it if size or timestamp have changed."""
+
+    name: str  # as containers see it, in their working directory
+    url: str
+    size: int
+    timestamp_ms: int
+
+
+class Launch(Struct, frozen=True, kw_only=True):
+    """What runs in a container: a line of shell, in which `<LOG_DIR>` is the directory of the container's logs."""
+
+    command: str
+    environment: dict[str, str] = {}
+    files: tuple[StagedFile, ...] = ()
+
+
+class ApplicationSubmission(Struct, frozen=True, kw_only=True):
+    """An application, as it is submitted."""
+
+    id: str
+    name: str
+    queue: str
+    size: ContainerSize  # of the ApplicationMaster
+    launch: Launch
+    attempts: int = 1
+    attempt_failures_validity_ms: int = 10_000
+    priority: int = -1  # -1: the queue's default
+    tags: tuple[str, ...] = ()
+    node_label: str = ""
+
+
+class YarnApplicationState(StrEnum):
+    """How far an application is, as YARN says it."""
+
+    NEW = "NEW"
+    NEW_SAVING = "NEW_SAVING"
+    SUBMITTED = "SUBMITTED"
+    ACCEPTED = "ACCEPTED"
+    RUNNING = "RUNNING"
+    FINISHED = "FINISHED"
+    FAILED = "FAILED"
+    KILLED = "KILLED"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing of the application runs any more."""
+        return self in (YarnApplicationState.FINISHED, YarnApplicationState.FAILED, YarnApplicationState.KILLED)
+
+
+class ApplicationReport(Struct, frozen=True, kw_only=True):
+    """What the ResourceManager of YARN knows of an application."""
+
+    id: str
+    name: str = ""
+    kind: str = ""
+    user: str = ""
+    queue: str = ""
+    state: YarnApplicationState
+    final_status: str = "UNDEFINED"
+    tracking_url: str = ""  # as the ApplicationMaster registered it; empty until then
+    diagnostics: str = ""
+
+
+class Container(Struct, frozen=True, kw_only=True):
+    """A container that belongs to this application."""
+
+    id: str
+    node: str  # host:port of its NodeManager
+
+
+class ContainerEnd(Struct, frozen=True, kw_only=True):
+    """YARN says that a container has completed."""
+
+    id: str
+    exit_status: int
+    diagnostics: str = ""
+
+    @property
+    def is_known_to_have_ended(self) -> bool:
+        """Whether the NodeManager saw the end of the process.
+
+        Otherwise YARN's ResourceManager has only written the container off: because its node is lost, or before the
+        NodeManager kills it. The process may still run.
+        """
+        return self.exit_status not in _WRITTEN_OFF
+
+
+#: ContainerExitStatus: ABORTED (released, or its node is lost), PREEMPTED, KILLED_BY_RESOURCEMANAGER.
+ABORTED: Final = -100
+PREEMPTED: Final = -102
+_WRITTEN_OFF: Final = frozenset({ABORTED, PREEMPTED, -106})
+
+
+class Registered(Struct, frozen=True, kw_only=True):
+    """The answer to an ApplicationMaster that registers."""
+
+    containers: tuple[Container, ...] = ()  # of earlier attempts of the application, which run on
+
+
+class Allocation(Struct, frozen=True, kw_only=True):
+    """The answer to a heartbeat of an ApplicationMaster."""
+
+    allocated: tuple[Container, ...] = ()
+    recovered: tuple[Container, ...] = ()  # of earlier attempts, whose NodeManager has reported them only now
+    completed: tuple[ContainerEnd, ...] = ()
+    shut_down: bool = False  # YARN does not know this attempt any more
+
+
+class FinalStatus(StrEnum):
+    """YARN's FinalApplicationStatus."""
+
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    KILLED = "KILLED"

@@ -1,0 +1,82 @@
+"""Workers in containers of YARN: a driver for active mode.
+
+Containers outlive the term, and with more than one attempt of the ApplicationMaster also the process, that started
+them: YARN hands those of earlier attempts to the next one when it registers, with the right to stop them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from flintlock.gateways.workers import WorkerEnded
+from flintlock.model.errors import Unavailable
+from flintlock.model.ids import TaskManagerId
+from flintlock.model.jobgraph import Resources
+from flintlock.yarn.containers import YarnContainers
+
+_MIB: Final = 1 << 20
+
+
+@asynccontextmanager
+async def yarn_workers(containers: YarnContainers, slots: int) -> AsyncGenerator[YarnWorkers]:
+    """Yield a driver for one term, with the workers that run; on exit they run on."""
+    driver = YarnWorkers(containers, slots)
+    try:
+        yield driver
+    finally:
+        driver.leave_all()
+
+
+class YarnWorkers:
+    """A WorkerDriver. `yarn_workers` creates it. The id of a worker is that of its container."""
+
+    def __init__(self, containers: YarnContainers, slots: int) -> None:
+        self._containers: Final = containers
+        self._slots: Final = slots
+        self._taken_over: Final = containers.running()
+        self._ends: Final[asyncio.Queue[WorkerEnded]] = asyncio.Queue()
+        self._shutting_down = False  # written by `release_all`
+        containers.listen(self._ends)
+
+    @property
+    def taken_over(self) -> tuple[TaskManagerId, ...]:
+        """See `WorkerDriver`."""
+        return self._taken_over
+
+    @property
+    def slots(self) -> int:
+        """See `WorkerDriver`."""
+        return self._slots
+
+    @property
+    def resources(self) -> Resources:
+        """Those of its container."""
+        size = self._containers.size
+        return Resources(cpu=float(size.vcores), memory=size.memory_mb * _MIB)
+
+    async def start(self) -> TaskManagerId:
+        """Wait for a container, and start a TaskManager in it."""
+        if self._shutting_down:
+            raise Unavailable("no container is requested: the cluster is shutting down")
+        return await self._containers.start()
+
+    async def release(self, worker: TaskManagerId) -> None:
+        """End a container and return once it has ended."""
+        await self._containers.release(worker)
+
+    async def release_all(self) -> None:
+        """End all containers and return once they have ended."""
+        self._shutting_down = True
+        while workers := self._containers.running():  # one that was being started is found by the next round
+            await asyncio.gather(*map(self.release, workers))
+
+    async def ended(self) -> WorkerEnded:
+        """Wait for the next container that ends by itself."""
+        return await self._ends.get()
+
+    def leave_all(self) -> None:
+        """Report no ends any more: the workers are the next leader's."""
+        self._containers.listen(None)

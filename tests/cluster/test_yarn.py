@@ -1,0 +1,162 @@
+"""Session clusters on YARN: a real ResourceManager and NodeManager, real Spark in the containers.
+
+One session serves all tests, in their order; its jobs are stored in ZooKeeper, so that it survives its
+ApplicationMaster.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tests.cluster.commands import flintlock
+from tests.cluster.hadoop_artifacts import NotInstallable
+from tests.cluster.processes import until
+from tests.cluster.yarn_servers import RunningYarn, running_yarn
+from tests.zookeeper.servers import Ensemble, zookeeper
+
+import flintlock as fl
+
+__all__ = ["zookeeper"]
+
+JOB = """\
+name: small
+steps:
+  numbers: {sql: "SELECT id, id % 3 AS k FROM range(3000)", exchange: blocking}
+  sums: {sql: "SELECT k, count(*) AS n FROM numbers GROUP BY k", inputs: [numbers]}
+  rows: {result: {}, inputs: [sums]}
+"""
+LONG = "SELECT count(*) AS n FROM range(1000000000000000) WHERE sqrt(id) < 0"
+
+
+class Session:
+    """A session on YARN, and the place from which it is used."""
+
+    def __init__(self, yarn: RunningYarn, place: Path, application_id: str) -> None:
+        self.yarn = yarn
+        self.place = place
+        self.id = application_id
+
+    @property
+    def address(self) -> str:
+        """As `-m` takes it."""
+        return f"yarn://{self.id}"
+
+    def run(self, *arguments: str | Path) -> Any:
+        """Run a command that prints JSON; return that."""
+        done = flintlock(*arguments, "--json", cwd=self.place, timeout_s=300)
+        assert done.returncode == 0, f"{done.stderr}\n{self.yarn.logs()}"
+        return json.loads(done.stdout)
+
+    def task_managers(self) -> list[psutil.Process]:
+        """The TaskManagers in containers."""
+        return self.yarn.containers("taskmanager")
+
+
+@pytest.fixture(scope="module")
+def yarn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningYarn]:
+    try:
+        with running_yarn(tmp_path_factory.mktemp("yarn") / "home") as started:
+            yield started
+    except NotInstallable as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="module")
+def session(yarn: RunningYarn, zookeeper: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    place = tmp_path_factory.mktemp("place")
+    (place / "flintlock.yaml").write_text(
+        f"""\
+yarn.staging-directory: {yarn.staging}
+yarn.application.name: of the tests
+yarn.tags: tests, flintlock
+yarn.heartbeat.interval: 1 s
+taskmanager.numberOfTaskSlots: 1
+high-availability.type: zookeeper
+high-availability.zookeeper.quorum: {zookeeper.quorum}
+high-availability.zookeeper.client.session-timeout: 4 s
+high-availability.storageDir: {place / "storage"}
+"""
+    )
+    (place / "job.yaml").write_text(JOB)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HADOOP_CONF_DIR", str(yarn.conf_dir))
+        patch.chdir(place)
+        patch.setenv("XDG_STATE_HOME", str(place / "state"))
+        started = flintlock("session", "start", "-t", "yarn", "--json", cwd=place, timeout_s=300)
+        assert started.returncode == 0, f"{started.stderr}\n{yarn.logs()}"
+        yield Session(yarn, place, json.loads(started.stdout)["application-id"])
+
+
+def test_a_job_runs_in_a_container_of_a_session_on_yarn(session: Session) -> None:
+    """The command that started it, its application id and YARN's own list all name the same cluster."""
+    end = session.run("run", "-t", "yarn-session", "job.yaml")
+    assert end["status"] == "FINISHED"
+    assert sorted(end["results"]["rows"]["rows"]) == [[0, 1000], [1, 1000], [2, 1000]]
+
+    overview = session.run("cluster", "status", "-m", session.address)
+    application = session.yarn.application(session.id)
+    assert application["state"] == "RUNNING"
+    assert application["name"] == "of the tests"
+    assert application["applicationType"] == "FLINTLOCK"
+    assert set(application["applicationTags"].split(",")) == {"tests", "flintlock"}
+    assert application["runningContainers"] == 2
+    assert overview["overview"]["taskmanagers"] == 1
+    with fl.connect(session.address) as client:
+        assert [line.id.startswith("container_") for line in client.task_managers()] == [True]
+
+
+def test_a_killed_application_master_is_replaced_and_its_containers_and_tasks_go_on(session: Session) -> None:
+    """The next attempt takes the container over: the same process, the same attempt of the task."""
+    job = fl.Job("long")
+    job.result("rows", job.sql("slow", LONG))
+    with fl.connect(session.address) as client:
+        handle = client.submit(job)
+        attempts = f"/jobs/{handle.id}/attempts"
+        until(
+            "a running task", lambda: client.http.call("GET", attempts).json()["regions"][0]["attempts"][-1]["activity"]
+        )
+        before = [process.pid for process in session.task_managers()]
+        (master,) = session.yarn.containers("yarn_jobmanager")
+        master.send_signal(signal.SIGKILL)
+        until("another attempt", lambda: _attempt(session) == 2, 120)
+        until(
+            "the running job", lambda: client.http.call("GET", f"/jobs/{handle.id}").json()["state"] == "RUNNING", 120
+        )
+        regions = client.http.call("GET", attempts).json()["regions"]
+
+        assert [(each["attempt"], each["state"]) for each in regions[0]["attempts"]] == [(0, "RUNNING")]
+        assert [process.pid for process in session.task_managers()] == before
+        assert client.overview().taskmanagers == 1
+        handle.cancel()
+        until("its end", lambda: handle.ended_within(1.0), 60)
+
+
+def test_a_session_that_is_stopped_has_succeeded_for_yarn_and_leaves_nothing_behind(session: Session) -> None:
+    processes = session.yarn.containers()
+    assert len(processes) >= 2
+
+    ended = session.run("session", "stop", "-t", "yarn")
+
+    assert (ended["state"], ended["final-status"]) == ("FINISHED", "SUCCEEDED")
+    assert "SUCCEEDED" in session.yarn.application(session.id)["diagnostics"]
+    until("the end of all containers", lambda: not session.yarn.containers(), 60)
+    assert list((session.yarn.staging / ".flintlock").iterdir()) == []
+    gone = flintlock("list", "-m", session.address, cwd=session.place)
+    assert gone.returncode == 3
+    assert f"{session.id} has ended on YARN, SUCCEEDED" in gone.stderr
+
+
+def _attempt(session: Session) -> int:
+    """Return which attempt of the ApplicationMaster is registered."""
+    running = session.yarn.containers("yarn_jobmanager")
+    number = next(
+        (part for process in running for part in process.cwd().split("/") if part.startswith("container_")), ""
+    )
+    registered = session.yarn.application(session.id).get("state") == "RUNNING"
+    return int(number.split("_")[-2]) if number and registered else 0

@@ -1,0 +1,172 @@
+"""Containers of an ApplicationMaster: requests that are withdrawn, surplus, lost nodes, and what a heartbeat brings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from flintlock.gateways.workers import WorkerEnded
+from flintlock.model.errors import Unavailable
+from flintlock.model.ids import TaskManagerId
+from flintlock.testing.fake_yarn import FakeApplicationMaster
+from flintlock.yarn.containers import HeartbeatIntervals, YarnContainers
+from flintlock.yarn.messages import ABORTED, PREEMPTED, Container, ContainerSize, Launch
+
+SIZE = ContainerSize(memory_mb=1024, vcores=1)
+EARLIER = Container(id="container_1_0001_01_000002", node="node:1")
+
+
+@asynccontextmanager
+async def serving(master: FakeApplicationMaster) -> AsyncGenerator[tuple[YarnContainers, asyncio.Queue[WorkerEnded]]]:
+    intervals = HeartbeatIntervals(idle_s=0.005, waiting_s=0.005)
+    containers = YarnContainers(master, SIZE, lambda container: Launch(command=f"run {container.id}"), intervals)
+    ends: asyncio.Queue[WorkerEnded] = asyncio.Queue()
+    await containers.register("host", 1, "http://host:1")
+    containers.listen(ends)
+    async with asyncio.TaskGroup() as tasks:
+        heartbeats = tasks.create_task(containers.run(), name="heartbeats")
+        yield containers, ends
+        heartbeats.cancel()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 (threads change it)
+            await asyncio.sleep(0.002)
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(scenario())
+
+
+def test_a_worker_is_started_in_the_container_that_a_heartbeat_brings() -> None:
+    async def scenario() -> None:
+        master = FakeApplicationMaster()
+        async with serving(master) as (containers, _):
+            worker = await containers.start()
+            assert master.launched[worker].command == f"run {worker}"
+            assert containers.running() == (worker,)
+            assert master.requested == 0
+
+    run(scenario)
+
+
+def test_a_start_that_is_cancelled_takes_its_request_back() -> None:
+    """Its term is over, while YARN has no container for it yet."""
+
+    async def scenario() -> None:
+        master = FakeApplicationMaster()
+        master.allocates = False
+        async with serving(master) as (containers, _):
+            async with asyncio.TaskGroup() as tasks:
+                starting = tasks.create_task(containers.start(), name="start")
+                await until(lambda: master.requested == 1)
+                starting.cancel()
+            await until(lambda: master.requested == 0)
+            assert containers.running() == ()
+
+    run(scenario)
+
+
+def test_a_container_that_nobody_waits_for_is_given_back_at_once() -> None:
+    async def scenario() -> None:
+        master = FakeApplicationMaster()
+        async with serving(master) as (containers, ends):
+            master.allocate_one_more()
+            await until(lambda: len(master.given_back) == 1)
+            assert containers.running() == ()
+            assert ends.empty()
+
+    run(scenario)
+
+
+def test_a_container_that_cannot_be_launched_is_given_back_with_the_reason() -> None:
+    async def scenario() -> None:
+        master = FakeApplicationMaster()
+        master.fails_to_launch = Unavailable("the node does not answer")
+        async with serving(master) as (containers, _):
+            with pytest.raises(Unavailable, match="cannot be started on node:1: the node does not answer"):
+                await containers.start()
+            await until(lambda: len(master.given_back) == 1)
+            assert containers.running() == ()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("written_off", [ABORTED, PREEMPTED])
+def test_a_container_that_yarn_has_only_written_off_is_silent_not_dead(written_off: int) -> None:
+    """Its process may run on: nobody may start its tasks elsewhere because of that."""
+
+    async def scenario() -> None:
+        master = FakeApplicationMaster()
+        async with serving(master) as (containers, ends):
+            lost, killed = await containers.start(), await containers.start()
+            master.complete(lost, written_off, "Container released on a *lost* node")
+            master.complete(killed, 137)
+            ended = await ends.get()
+            assert ended == WorkerEnded(killed, "its container on node:1 has ended with exit status 137")
+            assert ends.empty()
+            assert containers.running() == ()
+            await containers.release(lost)  # YARN does not know it any more: nothing to wait for
+
+    run(scenario)
+
+
+def test_containers_of_an_earlier_attempt_are_taken_over_and_can_be_released() -> None:
+    async def scenario() -> None:
+        master = FakeApplicationMaster([EARLIER])
+        async with serving(master) as (containers, ends):
+            assert containers.running() == (EARLIER.id,)
+            await containers.release(TaskManagerId(EARLIER.id))
+            assert master.running == {}
+            assert ends.empty()
+
+    run(scenario)
+
+
+def test_a_container_whose_node_does_not_answer_is_given_back() -> None:
+    """Nothing was ever started in it, if the attempt before died right after it was allocated."""
+
+    async def scenario() -> None:
+        master = FakeApplicationMaster([EARLIER])
+        master.fails_to_stop = Unavailable("container is not handled by this NodeManager")
+        async with serving(master) as (containers, ends):
+            await containers.release(TaskManagerId(EARLIER.id))
+            assert master.given_back == [EARLIER.id]
+            assert ends.empty()
+
+    run(scenario)
+
+
+def test_the_end_of_a_container_that_is_not_known_is_ignored() -> None:
+    """YARN reports containers of an earlier attempt that ended before this one."""
+
+    async def scenario() -> None:
+        master = FakeApplicationMaster()
+        async with serving(master) as (containers, ends):
+            master.complete("container_1_0001_01_000099", 1)
+            worker = await containers.start()
+            master.complete(worker, 1, "out of memory")
+            assert (await ends.get()).reason.endswith("exit status 1: out of memory")
+
+    run(scenario)
+
+
+def test_an_attempt_that_yarn_has_replaced_ends() -> None:
+    async def scenario() -> None:
+        master = FakeApplicationMaster()
+        master.shut_down = True
+        with pytest.raises(ExceptionGroup) as raised:
+            await _serve_for_ever(master)
+        assert raised.group_contains(Unavailable, match="YARN has ended this attempt")
+
+    run(scenario)
+
+
+async def _serve_for_ever(master: FakeApplicationMaster) -> None:
+    async with serving(master):
+        await asyncio.get_running_loop().create_future()

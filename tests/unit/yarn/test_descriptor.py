@@ -1,0 +1,187 @@
+"""What a client refuses before it starts anything on YARN, what it ships, and what it leaves behind when that fails."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from flintlock.config.configuration import Configuration
+from flintlock.model.errors import FlintlockError, Refused, Unavailable
+from flintlock.testing.fake_yarn import FakeStaging, FakeYarn
+from flintlock.yarn.descriptor import YarnClusterDescriptor, shipped_configuration
+from flintlock.yarn.layout import master_size, worker_size
+from flintlock.yarn.messages import ApplicationReport, ContainerSize, YarnApplicationState
+
+ZOOKEEPER = {"high-availability.type": "zookeeper", "high-availability.zookeeper.quorum": "zk:2181"}
+SECRET = b"ab" * 32
+
+
+class Deployment:
+    """A YARN, a staging directory and a clock that jumps with each pause."""
+
+    def __init__(self, place: Path) -> None:
+        self.yarn = FakeYarn()
+        self.staging = FakeStaging()
+        self.notes: list[str] = []
+        self.conf_dir = place / "conf"
+        self.conf_dir.mkdir()
+        (self.conf_dir / "yarn-site.xml").write_text("<configuration/>")
+        self._now_s = 0.0
+
+    def deploy(self, values: Mapping[str, str] | None = None) -> ApplicationReport:
+        """Deploy a session with this configuration."""
+        descriptor = YarnClusterDescriptor(
+            self.yarn, lambda _: self.staging, self.conf_dir, sleep=self._sleep, clock_s=lambda: self._now_s
+        )
+        return descriptor.deploy(Configuration(values), SECRET, timeout_s=300, notify=self.notes.append)
+
+    def _sleep(self, _: float) -> None:
+        self._now_s += 30
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Deployment:
+    return Deployment(tmp_path)
+
+
+def test_a_session_is_staged_submitted_and_waited_for(deployment: Deployment, tmp_path: Path) -> None:
+    (tmp_path / "extra.txt").write_text("extra")
+    report = deployment.deploy(
+        {
+            "yarn.ship-files": str(tmp_path / "extra.txt"),
+            "yarn.tags": "a, b",
+            "yarn.application.priority": "3",
+            "security.token": "of the client",
+            "rest.port": "8081",
+        }
+    )
+
+    assert report.state is YarnApplicationState.RUNNING
+    (submission,) = deployment.yarn.submitted
+    assert (submission.attempts, submission.priority, submission.tags) == (1, 3, ("a", "b"))
+    assert submission.size == ContainerSize(memory_mb=768, vcores=1)
+    assert deployment.staging.contents["extra.txt"] == b"extra"
+    assert deployment.staging.contents["cluster-secret"] == SECRET
+    assert {file.name for file in submission.launch.files} == set(deployment.staging.contents)
+    settings = json.loads(deployment.staging.contents["flintlock.yaml"])
+    assert settings["rest.port"] == "0"
+    assert settings["yarn.application.id"] == "application_1_0001"
+    assert settings["execution.work-dir"] == "hdfs://files/home/.flintlock/application_1_0001/work"
+    assert "security.token" not in settings
+    assert SECRET.decode() not in submission.launch.command
+    assert deployment.staging.exists
+
+
+def test_no_setting_is_on_a_command_line(deployment: Deployment) -> None:
+    """Every user of a node can read them, and YARN's launch script."""
+    deployment.deploy({"spark.hadoop.fs.s3a.secret.key": "hidden"})
+    assert "hidden" not in deployment.yarn.submitted[0].launch.command
+    assert "hidden" not in " ".join(deployment.yarn.submitted[0].launch.environment.values())
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"yarn.application-attempts": "2"}, "more than one attempt needs high-availability.type: zookeeper"),
+        ({"yarn.application.queue": "nightly"}, r"YARN has no queue 'nightly' .*; it has: default"),
+        ({"taskmanager.engine.memory": "16g"}, "a container for a TaskManager needs .* and the largest that YARN"),
+        ({"jobmanager.memory.process.size": "9g"}, "a container for a JobManager needs 9216 MB and 1 vcores"),
+        (
+            {"taskmanager.numberOfTaskSlots": "5"},
+            "needs .* and 5 vcores, and the largest that YARN allocates has 8192 MB",
+        ),
+        ({"yarn.ship-files": "/nowhere/at.all"}, "there is no file '/nowhere/at.all'"),
+    ],
+)
+def test_what_yarn_could_never_run_is_refused_before_anything_is_started(
+    deployment: Deployment, values: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(Refused, match=reason):
+        deployment.deploy(values)
+    assert deployment.yarn.submitted == []
+    assert not deployment.staging.exists
+
+
+def test_a_yarn_with_kerberos_is_refused_with_the_reason(deployment: Deployment) -> None:
+    deployment.yarn.secure = True
+    with pytest.raises(Refused, match=r"YARN requires Kerberos .* which Flintlock does not support yet"):
+        deployment.deploy()
+    assert deployment.yarn.created == 0
+
+
+def test_several_hosts_need_tls(deployment: Deployment) -> None:
+    """Without it all processes listen on loopback addresses, and none would reach another one."""
+    deployment.yarn.hosts = frozenset({"a", "b"})
+    with pytest.raises(Refused, match="YARN has 2 hosts, and TLS is not configured"):
+        deployment.deploy()
+    deployment.deploy({"security.tls.certificate-file": "/etc/member.pem"})
+    settings = json.loads(deployment.staging.contents["flintlock.yaml"])
+    assert settings["rest.address"] == settings["taskmanager.host"] == "0.0.0.0"
+
+
+def test_a_yarn_without_nodes_is_unavailable(deployment: Deployment) -> None:
+    deployment.yarn.hosts = frozenset()
+    with pytest.raises(Unavailable, match="no node of YARN runs"):
+        deployment.deploy()
+
+
+def test_files_of_the_user_do_not_replace_those_of_the_cluster(deployment: Deployment, tmp_path: Path) -> None:
+    (tmp_path / "flintlock.yaml").write_text("")
+    with pytest.raises(Refused, match=r"the name 'flintlock.yaml' is taken"):
+        deployment.deploy({"yarn.ship-files": str(tmp_path / "flintlock.yaml")})
+
+
+def test_an_application_that_fails_leaves_nothing_behind_and_says_why(deployment: Deployment) -> None:
+    deployment.yarn.states = [YarnApplicationState.ACCEPTED, YarnApplicationState.FAILED]
+    deployment.yarn.diagnostics = "AM Container exited with exitCode: 2"
+    with pytest.raises(Unavailable, match=r"application_1_0001 has ended on YARN .* FAILED: AM Container exited with"):
+        deployment.deploy()
+    assert not deployment.staging.exists
+
+
+def test_an_application_that_gets_no_container_in_time_is_killed(deployment: Deployment) -> None:
+    deployment.yarn.states = [YarnApplicationState.ACCEPTED]
+    deployment.yarn.diagnostics = "waiting for AM container to be allocated"
+    with pytest.raises(Unavailable, match="is still ACCEPTED after 300 s, and was killed: waiting for AM container"):
+        deployment.deploy()
+    assert deployment.yarn.killed == ["application_1_0001"]
+    assert not deployment.staging.exists
+    assert any("is ACCEPTED for 60 s" in note for note in deployment.notes)
+
+
+@pytest.mark.parametrize("error", [Unavailable("no connection"), Refused("queue is full")])
+def test_a_submission_that_fails_leaves_neither_files_nor_an_application(
+    deployment: Deployment, error: FlintlockError
+) -> None:
+    """YARN may have stored it all the same: it is killed by its id."""
+    deployment.yarn.fails_to_submit = error
+    with pytest.raises(type(error)):
+        deployment.deploy()
+    assert deployment.yarn.killed == ["application_1_0001"]
+    assert not deployment.staging.exists
+
+
+def test_zookeeper_has_two_attempts_a_namespace_of_its_own_and_shared_results(deployment: Deployment) -> None:
+    deployment.deploy({**ZOOKEEPER, "high-availability.storageDir": "/shared"})
+    settings = json.loads(deployment.staging.contents["flintlock.yaml"])
+    assert deployment.yarn.submitted[0].attempts == 2
+    assert settings["high-availability.cluster-id"] == "application_1_0001"
+    assert "execution.work-dir" not in settings
+
+
+def test_a_local_staging_directory_gives_a_plain_path_for_results() -> None:
+    settings = shipped_configuration(
+        Configuration(), "application_1_0001", "file:/shared/.flintlock/application_1_0001"
+    )
+    assert settings["execution.work-dir"] == "/shared/.flintlock/application_1_0001/work"
+
+
+def test_a_container_has_room_for_the_engine_and_all_runners() -> None:
+    two = Configuration({"taskmanager.numberOfTaskSlots": "2", "taskmanager.engine.memory": "1g"})
+    assert worker_size(two) == ContainerSize(memory_mb=1024 + 640 + 2 * 192, vcores=2)
+    given = Configuration({"taskmanager.memory.process.size": "3g", "yarn.containers.vcores": "4"})
+    assert worker_size(given) == ContainerSize(memory_mb=3072, vcores=4)
+    assert master_size(Configuration()) == ContainerSize(memory_mb=768, vcores=1)
