@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,10 @@ import flintlock as fl
 from flintlock.model.commands import CancelTask
 from flintlock.model.jobgraph import JobType, JobVertex
 from flintlock.model.operations import ForeachBatch, Result, Sink, Source, Sql
+from flintlock.model.savepoints import MANIFEST, decode_manifest
 from flintlock.model.streams import OutputMode, StreamQuery, Trigger, TriggerKind, Watermark
 from flintlock.model.tasks import DeployTask, FailureKind
+from flintlock.savepoints.writing import write_savepoint
 from flintlock.spark.runner.handle import ForkedRunner
 
 ALL = Trigger(kind=TriggerKind.AVAILABLE_NOW)
@@ -169,6 +172,26 @@ def test_a_function_gets_each_batch_once_with_its_id(b: RunnerHarness) -> None:
     (later,) = {batch_id for batch_id, _, _ in written} - {0}  # the batches between have no rows
     assert written == [(0, 0, 2), (0, 1, 1), (later, 0, 3), (later, 1, 2)]
     assert [*(pipeline.checkpoints / "upsert-v1" / "state").rglob("*.zip")], "the state is in RocksDB"
+
+    # A savepoint after the last batch: a query in a copy of its files goes on from there, with its state.
+    graph = pipeline.of(*steps, artifacts=artifacts).graph
+    savepoint = write_savepoint(
+        graph,
+        checkpoints=pipeline.checkpoints,
+        parent=Path(b.path("savepoints")),
+        name="savepoint-1",
+        spark="4.3.0",
+        now_ms=0,
+        unique="1",
+    )
+    (query,) = decode_manifest((savepoint / MANIFEST).read_bytes()).queries
+    assert (query.batch >= later, len(query.offsets), query.partitions > 0) == (True, 1, True)
+    pipeline.checkpoints = Path(b.path("restored"))
+    shutil.copytree(savepoint / "queries", pipeline.checkpoints)
+    pipeline.arrive(1)
+    b.run(pipeline.of(*steps, artifacts=artifacts)).finished  # noqa: B018 - raises if it has failed
+
+    assert [line.split()[1:] for line in Path(target).read_text().splitlines()[4:]] == [["1", "3"]]
 
 
 @pytest.mark.parametrize(("error", "permanent"), [(ConnectionError, False), (fl.NoRetry, True)])

@@ -421,7 +421,7 @@ export interface JobAttempts {
   readonly "end-time"?: number;
 }
 
-/** A cancel or a rescaling of a job: who requested it and when, and what came of it. */
+/** A cancel, a rescaling or a savepoint of a job: who requested it and when, and what came of it. */
 export interface JobChange {
   readonly kind: string;
   readonly requested: number;
@@ -608,10 +608,11 @@ export interface Metric {
 
 /** What came of an operation; without a failure cause it was carried out. */
 export interface OperationOutcome {
+  readonly location?: string | null;
   readonly "failure-cause"?: FailureCause | null;
 }
 
-/** GET /jobs/:jobid/rescaling/:triggerid. `operation` is there once the status is COMPLETED. */
+/** GET /jobs/:jobid/rescaling/:triggerid, savepoints/:triggerid. `operation` is there once it is COMPLETED. */
 export interface OperationResponse {
   readonly status: OperationStatusId;
   readonly operation?: OperationOutcome | null;
@@ -850,6 +851,14 @@ export type Role = "admin" | "operator" | "submitter" | "viewer";
 
 /** What a sink does about data that is already at its target. Spark's names. */
 export type SaveMode = "append" | "errorifexists" | "ignore" | "overwrite";
+
+/** POST /jobs/:jobid/savepoints: make a savepoint while the job runs. Flink's fields. */
+export interface SavepointRequest {
+  readonly "target-directory"?: string | null;
+  readonly "cancel-job"?: boolean;
+  readonly formatType?: string;
+  readonly triggerId?: string | null;
+}
 
 /** `sink:` of a step. */
 export interface SinkSpec {

@@ -338,11 +338,12 @@ class OperationStatusId(ApiStruct, frozen=True, kw_only=True):
 class OperationOutcome(KebabCase, frozen=True, kw_only=True, omit_defaults=True):
     """What came of an operation; without a failure cause it was carried out."""
 
+    location: str | None = None  # of the savepoint that it has made
     failure_cause: FailureCause | None = None
 
 
 class OperationResponse(KebabCase, frozen=True, kw_only=True, omit_defaults=True):
-    """GET /jobs/:jobid/rescaling/:triggerid. `operation` is there once the status is COMPLETED."""
+    """GET /jobs/:jobid/rescaling/:triggerid, savepoints/:triggerid. `operation` is there once it is COMPLETED."""
 
     status: OperationStatusId
     operation: OperationOutcome | None = None
@@ -457,12 +458,12 @@ class JobAttempts(ApiStruct, frozen=True, kw_only=True):
 
 
 class JobChange(KebabCase, frozen=True, kw_only=True):
-    """A cancel or a rescaling of a job: who requested it and when, and what came of it."""
+    """A cancel, a rescaling or a savepoint of a job: who requested it and when, and what came of it."""
 
-    kind: str  # cancel or rescale
+    kind: str  # cancel, rescale or savepoint
     requested: int
     requested_by: str = ""
-    status: str = ""  # of a rescaling: IN_PROGRESS or COMPLETED
+    status: str = ""  # of an operation: IN_PROGRESS or COMPLETED
     failure: str = ""
 
 

@@ -30,6 +30,15 @@ class RerunRequest(CamelCase, frozen=True, kw_only=True, forbid_unknown_fields=T
     params: dict[str, Scalar] = field(default_factory=dict[str, Scalar])
 
 
+class SavepointRequest(CamelCase, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """POST /jobs/:jobid/savepoints: make a savepoint while the job runs. Flink's fields."""
+
+    target_directory: str | None = field(name="target-directory", default=None)
+    cancel_job: bool = field(name="cancel-job", default=False)
+    format_type: Annotated[str, Meta(pattern="^(CANONICAL|NATIVE|DEFAULT)$")] = "NATIVE"
+    trigger_id: str | None = None
+
+
 class ClientHeartbeatRequest(CamelCase, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """PATCH /jobs/:jobid/clientHeartbeat: the client is alive until then, in milliseconds since 1970."""
 

@@ -202,6 +202,12 @@ CHECKPOINTS_DIR: Final = Option(
     description="Where the queries of streaming jobs have their checkpoints, each in a directory of its job and uid: a"
     " path that all TaskManagers can read and write. Spark's own file systems are used.",
 )  # fmt: skip
+SAVEPOINTS_DIR: Final = Option(
+    key="state.savepoints.dir", parse=str, kind="a path", default="",
+    unset="<high-availability.storageDir>/savepoints, else <state directory>/savepoints",
+    description="Where savepoints are made, unless a request names another directory: a path that all JobManagers can"
+    " read and write. On the file system of `state.checkpoints.dir` a savepoint is made of hard links.",
+)  # fmt: skip
 CHECKPOINT_RETENTION: Final = Option(
     key="execution.checkpointing.externalized-checkpoint-retention",
     parse=one_of("DELETE_ON_CANCELLATION", "RETAIN_ON_CANCELLATION", "NO_EXTERNALIZED_CHECKPOINTS"),

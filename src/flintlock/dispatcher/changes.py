@@ -13,10 +13,18 @@ from msgspec import structs
 
 from flintlock.dispatcher import core
 from flintlock.dispatcher.operations import OperationRecorder
+from flintlock.dispatcher.services import Savepoints
 from flintlock.dispatcher.writes import TermWrites, is_fatal_to_term
 from flintlock.gateways.jobmaster import JobMasterRunner
 from flintlock.ha.protocols import JobGraphStore
-from flintlock.model.commands import CancelJob, CancelRequest, JobOperation, RescaleJob, TriggerOperation
+from flintlock.model.commands import (
+    CancelJob,
+    CancelRequest,
+    JobOperation,
+    RescaleJob,
+    TriggerOperation,
+    TriggerSavepoint,
+)
 from flintlock.model.errors import Conflict, FlintlockError, Invalid, NotFound, Unavailable
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import StoredJob
@@ -62,10 +70,14 @@ class JobChanger:
     The job owns it, and is passed to each change: a reference to the job here would keep ended jobs in memory.
     """
 
-    def __init__(self, graphs: JobGraphStore, writes: TermWrites, operations: OperationRecorder) -> None:
+    def __init__(
+        self, graphs: JobGraphStore, writes: TermWrites, operations: OperationRecorder, savepoints: Savepoints
+    ) -> None:
         self._graphs: Final = graphs
         self._writes: Final = writes
         self._operations: Final = operations
+        self._savepoints: Final = savepoints
+        self._saving: Final = asyncio.Lock()  # locked while a savepoint is made: the checkpoints must stay
         self._updating = False  # a change is in progress, or was when a former leader died
         self._settling = False  # a change got no answer from the store, and is reverted
 
@@ -139,8 +151,9 @@ class JobChanger:
         self._updating = False
 
     async def fail_unfinished(self, reason: str) -> None:
-        """Complete all operations in progress as failed: the job has ended."""
-        await self._operations.fail_unfinished(reason)
+        """Complete all operations in progress as failed: the job has ended. A savepoint being made is waited for."""
+        async with self._saving:
+            await self._operations.fail_unfinished(reason)
 
     async def _carry_out(self, job: ChangeableJob, operation: JobOperation) -> None:
         match operation.command:
@@ -154,6 +167,25 @@ class JobChanger:
                 await self._operations.complete(operation, error)
             case RescaleJob() as command:
                 await self._rescale_durably(job, operation, command)
+            case TriggerSavepoint() as command:
+                await self._save(job, operation, command)
+
+    async def _save(self, job: ChangeableJob, operation: JobOperation, command: TriggerSavepoint) -> None:
+        """Make a savepoint and record where it is; the job is not changed by it.
+
+        It is named by its trigger id, so the next leader finds one that was complete when this one died.
+        """
+        error: FlintlockError | None = None
+        location = ""
+        async with self._saving:
+            try:
+                job.check_runs()
+                location = await self._savepoints.save(job.stored.graph, operation.trigger_id, command.target_directory)
+            except FlintlockError as failed:
+                if is_fatal_to_term(failed):
+                    raise
+                error = failed
+            await self._operations.complete(operation, error, location)
 
     async def _rescale_durably(self, job: ChangeableJob, operation: JobOperation, command: RescaleJob) -> None:
         """Rescale as an operation: no client waits for it, so a store that does not answer is retried until it does."""

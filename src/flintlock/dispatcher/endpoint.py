@@ -134,6 +134,7 @@ class Dispatcher:
             metrics=services.metrics,
             listing=self._listing,
             ended=self._ended,
+            savepoints=services.savepoints,
         )
         self.jobs: Final[dict[JobId, DispatchedJob]] = {}  # added when an id is reserved, removed when its task ends
         self._submissions: Final = Submissions(services, self._shared, self, refuse)

@@ -35,7 +35,7 @@ from flintlock.dispatcher.listing.job_listing import JobListing
 from flintlock.dispatcher.metrics import DispatcherMetrics
 from flintlock.dispatcher.operations import OperationRecorder
 from flintlock.dispatcher.retention_clock import RetentionClock
-from flintlock.dispatcher.services import BlobReferences, TermServices
+from flintlock.dispatcher.services import BlobReferences, Savepoints, TermServices
 from flintlock.dispatcher.snapshots import failed_outcome, initial_snapshot, public_text, stored_outcome
 from flintlock.dispatcher.writes import TermWrites, continue_without_damaged, is_fatal_to_term, log_and_continue
 from flintlock.gateways.jobmaster import JobMasterRunner
@@ -96,6 +96,7 @@ class JobServices:
     metrics: DispatcherMetrics | None
     listing: JobListing
     ended: EndedJobs
+    savepoints: Savepoints
 
 
 class DispatchedJob:
@@ -482,4 +483,4 @@ class DispatchedJob:
 def _changes(services: JobServices, operations: JobOperations) -> JobChanger:
     stores = services.term.stores
     recorder = OperationRecorder(operations, stores.operations, services.term.gate, services.clock_ms)
-    return JobChanger(stores.graphs, services.writes, recorder)
+    return JobChanger(stores.graphs, services.writes, recorder, services.savepoints)

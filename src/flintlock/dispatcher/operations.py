@@ -122,20 +122,22 @@ class OperationRecorder:
             await self._store.put(changed)
             self._recorded = changed
 
-    async def complete(self, operation: JobOperation, error: FlintlockError | None) -> None:
+    async def complete(self, operation: JobOperation, error: FlintlockError | None, location: str = "") -> None:
         """Make the outcome of an operation durable, however long it takes."""
         failure = None if error is None else OperationFailure(error=type(error).__name__, message=error.public)
-        await self._complete((operation,), failure)
+        await self._complete((operation,), failure, location)
 
     async def fail_unfinished(self, reason: str) -> None:
         """Complete all operations in progress as failed: their job has ended."""
         if self._recorded.in_progress or self._writing.locked():
             await self._complete(None, OperationFailure(error=Conflict.__name__, message=reason))
 
-    async def _complete(self, operations: tuple[JobOperation, ...] | None, failure: OperationFailure | None) -> None:
+    async def _complete(
+        self, operations: tuple[JobOperation, ...] | None, failure: OperationFailure | None, location: str = ""
+    ) -> None:
         async with self._writing:
             completed = self._recorded.in_progress if operations is None else operations
-            outcomes = tuple(each.completed(failure, self._clock_ms()) for each in completed)
+            outcomes = tuple(each.completed(failure, self._clock_ms(), location) for each in completed)
             changed = self._recorded.with_outcomes(outcomes)
             if changed == self._recorded:
                 return

@@ -13,8 +13,9 @@ from flintlock.gateways.jobmaster import JobMasterFactory
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.ha.leader_gate import LeaderGate
 from flintlock.ha.protocols import Stores
-from flintlock.model.ids import BlobKey, FencingToken, JobId
-from flintlock.model.jobgraph import Versions
+from flintlock.model.errors import Refused
+from flintlock.model.ids import BlobKey, FencingToken, JobId, TriggerId
+from flintlock.model.jobgraph import JobGraph, Versions
 
 
 class BlobReferences(Protocol):
@@ -47,6 +48,27 @@ class BlobReferences(Protocol):
         ...
 
 
+class Savepoints(Protocol):
+    """Makes savepoints of streaming jobs. Each call may be repeated, also by another JobManager."""
+
+    async def save(self, job: JobGraph, trigger_id: TriggerId, directory: str) -> str:
+        """Save the last committed batch of each query of a job; return where the savepoint is.
+
+        The savepoint is complete or not there. Repeated with the same trigger id it is the same one. `directory`: ""
+        for the configured one. Raises Refused if it cannot be made there, Unavailable if the files cannot be read or
+        written now.
+        """
+        ...
+
+
+class NoSavepoints:
+    """Where there is no place for savepoints."""
+
+    async def save(self, job: JobGraph, trigger_id: TriggerId, directory: str) -> str:  # noqa: ARG002 - makes none
+        """Raise Refused."""
+        raise Refused("this cluster makes no savepoints")
+
+
 #: Returns how many leaders were lost while they worked on each of these jobs, and forgets all other jobs.
 LostLeaders: TypeAlias = Callable[[Collection[JobId]], Awaitable[Mapping[JobId, int]]]
 
@@ -67,6 +89,7 @@ class DispatcherServices:
     boot_time_s: Callable[[], float]  # only grows, also while the machine sleeps
     metrics: DispatcherMetrics | None = None
     lost_leaders: LostLeaders = no_lost_leaders
+    savepoints: Savepoints = field(default_factory=NoSavepoints)
 
 
 async def no_task_managers() -> None:

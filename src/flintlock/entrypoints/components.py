@@ -26,6 +26,8 @@ from flintlock.dispatcher.services import (
     BlobReferences,
     DispatcherServices,
     LostLeaders,
+    NoSavepoints,
+    Savepoints,
     TermOpener,
     TermServices,
     no_lost_leaders,
@@ -84,6 +86,7 @@ class JobManagerParts:
     term_transport: Callable[[FencingToken], tuple[Host, Connector]] | None = None  # None: host and connector as above
     current_job: CurrentJob = field(default_factory=CurrentJob)  # which job the loop works on
     lost_leaders: LostLeaders = no_lost_leaders
+    savepoints: Savepoints = field(default_factory=NoSavepoints)
     watches_leader: bool = True  # False: a dead leader is replaced when its session has expired, not before
 
 
@@ -104,6 +107,7 @@ class JobManagerComponents:
             boot_time_s=parts.boot_time_s,
             metrics=None if registry is None else DispatcherMetrics(registry),
             lost_leaders=parts.lost_leaders,
+            savepoints=parts.savepoints,
         )
         self._term: Final = TermParts(
             host=parts.host,

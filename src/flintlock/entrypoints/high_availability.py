@@ -18,6 +18,7 @@ from flintlock.config.options import (
     HEARTBEAT_TIMEOUT,
     RUNNER_DIRECTORY,
     RUNNER_USER,
+    SAVEPOINTS_DIR,
     WORK_DIR,
 )
 from flintlock.entrypoints.process import ProcessSettings
@@ -102,6 +103,14 @@ def checkpoints_dir(settings: ProcessSettings) -> str:
     configured = configuration.get(CHECKPOINTS_DIR) or (f"{shared.rstrip('/')}/checkpoints" if shared else "")
     files = runner_files_of(settings)
     return configured or str(settings.state_dir / "checkpoints" if files is None else files.checkpoints)
+
+
+def savepoints_dir(settings: ProcessSettings) -> str:
+    """Return where savepoints are made: one place for all JobManagers."""
+    configuration = settings.configuration
+    shared = ha_backend(configuration).shared_directory(configuration)
+    configured = configuration.get(SAVEPOINTS_DIR) or (f"{shared.rstrip('/')}/savepoints" if shared else "")
+    return configured or str(settings.state_dir / "savepoints")
 
 
 def runner_files_of(settings: ProcessSettings) -> RunnerFiles | None:

@@ -25,12 +25,19 @@ from flintlock.config.options import (
     JM_BIND_HOST,
     JM_RPC_ADDRESS,
     JM_RPC_PORT,
+    RUNNER_USER,
 )
 from flintlock.dispatcher.leadership.current_dispatcher import CurrentDispatcher
 from flintlock.dispatcher.leadership.leader_watch import is_loopback
 from flintlock.entrypoints.announcements import Announcements, keep_announced
 from flintlock.entrypoints.components import DeploymentMode, JobManagerComponents, JobManagerParts
-from flintlock.entrypoints.high_availability import blocking_jobs_dir, checkpoints_dir, ha_services, work_dir
+from flintlock.entrypoints.high_availability import (
+    blocking_jobs_dir,
+    checkpoints_dir,
+    ha_services,
+    savepoints_dir,
+    work_dir,
+)
 from flintlock.entrypoints.log_files import rotating_logs
 from flintlock.entrypoints.log_metrics import DroppedLogLines
 from flintlock.entrypoints.own_job import deployment_mode
@@ -57,6 +64,7 @@ from flintlock.rest.server.http import RestServices
 from flintlock.rpc.client import RpcChannels
 from flintlock.rpc.security import RpcSecurity
 from flintlock.rpc.server import RpcServer
+from flintlock.savepoints.service import SavepointFiles
 from flintlock.security.audit import audit_log
 
 log = structlog.get_logger()
@@ -150,6 +158,13 @@ class ClusterEntrypoint:
             versions=cluster_versions(),
             work_dir=work_dir(self._settings),
             checkpoints_dir=checkpoints_dir(self._settings),
+            savepoints=SavepointFiles(
+                checkpoints_dir(self._settings),
+                savepoints_dir(self._settings),
+                spark=cluster_versions().pyspark,
+                clock_ms=clock_ms,
+                confined=bool(self._configuration.get(RUNNER_USER)),
+            ),
             clock_ms=clock_ms,
             boot_time_s=boot_time_s,
             random=Random(secrets.randbits(64)),  # noqa: S311 (jitter, not secrets)

@@ -7,6 +7,7 @@ of batches that were committed before.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Struct, structs
@@ -45,3 +46,9 @@ def brief_progress(progress: QueryProgress) -> QueryProgress:
     return structs.replace(
         progress, batches=tuple(structs.replace(batch, offsets=()) for batch in progress.batches[-1:])
     )
+
+
+def latest_batch(names: Iterable[str]) -> int | None:
+    """Return the highest batch among the files of a log of Spark: `12`, `9.compact`; None if there is none."""
+    batches = (name.removesuffix(".compact") for name in names)
+    return max((int(batch) for batch in batches if batch.isdecimal()), default=None)

@@ -7,13 +7,14 @@ A command is one message, the same struct from where it is given to where it is 
     TaskQuery     client -> REST -> DispatcherGateway.query_task -> JobMasterRunner.query_task -> as a TaskCommand
 
 So a new command is a new member of its union and a case at each end, where a type checker points at what is missing;
-nothing between the ends is edited. The next members of `JobCommand` are StopJob, TriggerSavepoint and
-TriggerCheckpoint. A query is a command to one running attempt that changes nothing and is answered by its runner's
-process, while user code runs; what it answers is a member of `TaskAnswer`. `CONTRIBUTING.md` lists the places.
+nothing between the ends is edited. A query is a command to one running attempt that changes nothing and is answered by
+its runner's process, while user code runs; what it answers is a member of `TaskAnswer`. `CONTRIBUTING.md` lists the
+places.
 
 A command whose outcome takes time is triggered as an *operation* (`JobOperation`): it has a trigger id, which the
 client may choose, and is durable before it is acknowledged and again when it has been carried out. Operations are
 carried out at least once: a leader that finds one in progress carries it out again, so what they do is idempotent.
+Some commands are operations only (`OperationCommand`).
 A cancel is recorded once, before it is acknowledged (`CancelRequest`): its outcome is the job's own end, and each later
 leader cancels the job as soon as it has a JobMaster. Who requests a rescale that is no operation is recorded before it
 is carried out (`RescaleRequest`).
@@ -55,7 +56,16 @@ class RescaleJob(Struct, frozen=True, kw_only=True, tag="rescale"):
     requested_by: str = ""  # the name of the caller
 
 
+class TriggerSavepoint(Struct, frozen=True, kw_only=True, tag="savepoint"):
+    """Save where the queries of a streaming job are, while it runs. The outcome is the savepoint's place."""
+
+    job_id: JobId
+    target_directory: str = ""  # the directory that it is made in; "": the configured one
+    requested_by: str = ""  # the name of the caller
+
+
 JobCommand: TypeAlias = CancelJob | RescaleJob
+OperationCommand: TypeAlias = JobCommand | TriggerSavepoint
 
 
 #: How many operations of one job are kept: the latest ones, and all that are in progress.
@@ -80,15 +90,18 @@ class JobOperation(Struct, frozen=True, kw_only=True):
     """A command that was triggered, and its outcome. A COMPLETED one without a failure was carried out."""
 
     trigger_id: TriggerId
-    command: JobCommand
+    command: OperationCommand
     started_ms: int
     status: OperationStatus = OperationStatus.IN_PROGRESS
     ended_ms: int = -1
     failure: OperationFailure | None = None
+    location: str = ""  # of the savepoint that it has made
 
-    def completed(self, failure: OperationFailure | None, now_ms: int) -> JobOperation:
+    def completed(self, failure: OperationFailure | None, now_ms: int, location: str = "") -> JobOperation:
         """Return the operation with its outcome."""
-        return structs.replace(self, status=OperationStatus.COMPLETED, ended_ms=now_ms, failure=failure)
+        return structs.replace(
+            self, status=OperationStatus.COMPLETED, ended_ms=now_ms, failure=failure, location=location
+        )
 
 
 class CancelRequest(Struct, frozen=True, kw_only=True):
@@ -167,7 +180,7 @@ class TriggerOperation(Struct, frozen=True, kw_only=True):
     """Client to Dispatcher: carry out this command; ask for the outcome by the trigger id."""
 
     trigger_id: TriggerId
-    command: JobCommand
+    command: OperationCommand
 
 
 class OperationQuery(Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from tests.unit.client.answering import Server, job_entry, serving, wait_for
 from flintlock.cli.main import COMMANDS, run_app
 from flintlock.model.ids import JobId
 from flintlock.model.jobgraph import vertex_id
+from flintlock.model.savepoints import SavedQuery, SavepointFile, SavepointManifest, encode_manifest
 
 JOB = "0123456789abcdef" * 2
 OTHER = "0123fedcba987654" * 2
@@ -401,6 +402,54 @@ def test_a_refused_rescale_prints_the_reason(capsys: pytest.CaptureFixture[str])
         assert run_app(["rescale", JOB, "-m", server.url]) == 2
         assert "'-p'" in capsys.readouterr().err
         assert run_app(["rescale", JOB, "-p", "0", "-m", server.url]) == 2
+
+
+def test_savepoint_waits_until_it_is_complete_and_prints_its_place(capsys: pytest.CaptureFixture[str]) -> None:
+    path = f"/jobs/{JOB}/savepoints"
+    done = {"status": {"id": "COMPLETED"}, "operation": {"location": "/s/one"}}
+    answers: dict[str, list[tuple[int, Any]]] = {
+        f"POST {path}": [(202, {"request-id": "7" * 32})],
+        f"GET {path}/{'7' * 32}": [(200, {"status": {"id": "IN_PROGRESS"}}), (200, done)],
+    }
+    with serving(answers) as server:
+        assert run_app(["savepoint", JOB, "/s", "-m", server.url]) == 0
+        (posted,) = [seen for seen in server.seen if seen.body]
+
+    assert json.loads(posted.body)["target-directory"] == "/s"
+    assert capsys.readouterr().out == "/s/one\n"
+
+
+def test_a_savepoint_that_cannot_be_made_prints_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    path = f"/jobs/{JOB}/savepoints"
+    cause = {"class": "Conflict", "stack-trace": "it is a batch job", "serialized-throwable": ""}
+    answers: dict[str, list[tuple[int, Any]]] = {
+        f"POST {path}": [(202, {"request-id": "7" * 32})],
+        f"GET {path}/{'7' * 32}": [(200, {"status": {"id": "COMPLETED"}, "operation": {"failure-cause": cause}})],
+    }
+    with serving(answers) as server:
+        assert run_app(["savepoint", JOB, "-m", server.url]) == 1
+    assert "it is a batch job" in capsys.readouterr().err
+
+
+def test_inspect_shows_what_is_in_a_savepoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a cluster: a savepoint is a directory."""
+    query = SavedQuery(uid="files-v1", step="files", batch=7, query_id="q", sink_batch=8, offsets=("42",), partitions=2)
+    metadata = SavepointFile(path="queries/files-v1/metadata", size=10, sha256="0" * 64)
+    manifest = SavepointManifest(
+        job_id=JOB, job_name="clicks", created_ms=1, spark="4.3.0", queries=(query,), files=(metadata,)
+    )
+    (tmp_path / "_metadata.json").write_bytes(encode_manifest(manifest))
+
+    assert run_app(["savepoint", "inspect", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert run_app(["savepoint", "inspect", str(tmp_path), "--json"]) == 0
+    assert run_app(["savepoint", "inspect", str(tmp_path / "none")]) != 0
+
+    assert f"savepoint of clicks  {JOB}" in text
+    assert ["files-v1", "files", "7", "8", "2", "42"] in [line.split() for line in text.splitlines()]
+    read = capsys.readouterr()
+    assert json.loads(read.out)["queries"][0]["batch"] == 7
+    assert "is not a savepoint" in read.err
 
 
 def test_cancel_waits_for_the_end(capsys: pytest.CaptureFixture[str]) -> None:

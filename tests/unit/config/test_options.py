@@ -51,6 +51,7 @@ IN_WORDS = {
     "pipeline.jobvertex-parallelism-overrides",
     "job.timeout",
     "state.checkpoints.dir",
+    "state.savepoints.dir",
     "restart-strategy.type",
     "slotmanager.number-of-slots.max",
     "slotmanager.max-total-resource.cpu",

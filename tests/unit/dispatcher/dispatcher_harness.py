@@ -26,6 +26,7 @@ from flintlock.model.states import JobStatus
 from flintlock.model.tasks import RegionPhase, RegionRecord, ResultRows, TaskFinished
 from flintlock.testing.fake_jobmaster import FakeJobMasterFactory, FakeJobMasterRunner
 from flintlock.testing.fake_resourcemanager import FakeResourceManager
+from flintlock.testing.fake_savepoints import FakeSavepoints
 from flintlock.testing.memory_ha import MemoryCluster, MemoryHaServices, MemoryStores
 from flintlock.testing.virtual_time import now_ms
 
@@ -190,6 +191,7 @@ class DispatcherHarness:
         self.registry: Final = CollectorRegistry()
         self.lost_leaders: dict[JobId, int] | Exception = {}  # while they worked on each job
         self.clock_error_ms = 0  # by which the JobManager's wall clock is ahead
+        self.savepoints: Final = FakeSavepoints()
         self.services: Final = DispatcherServices(
             blobs=self.blobs,
             configuration=Configuration(config),
@@ -198,6 +200,7 @@ class DispatcherHarness:
             boot_time_s=lambda: asyncio.get_running_loop().time(),
             metrics=DispatcherMetrics(self.registry),
             lost_leaders=self._read_lost_leaders,
+            savepoints=self.savepoints,
         )
 
     async def _read_lost_leaders(self, job_ids: Collection[JobId]) -> Mapping[JobId, int]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.rest.rest_harness import T0, A, B, RestHarness, running
 
-from flintlock.model.commands import JobCommand, OperationFailure, RescaleJob
+from flintlock.model.commands import JobCommand, JobOperations, OperationFailure, RescaleJob, TriggerSavepoint
 from flintlock.model.errors import Conflict, FlintlockError, Invalid, Unavailable
 from flintlock.model.ids import TriggerId, VertexId
 from flintlock.model.jobs import ClientHeartbeat, JobRequirements, ParallelismRange
@@ -156,6 +156,29 @@ def test_rescaling_is_triggered_and_its_status_asked_for(rest: RestHarness) -> N
     assert rest.get(f"{path}/{TRIGGER}")["operation"] == {
         "failure-cause": {"class": "Conflict", "stack-trace": "the job has ended", "serialized-throwable": ""}
     }
+
+
+def test_a_savepoint_is_triggered_and_its_place_asked_for_in_flinks_form(rest: RestHarness) -> None:
+    path = f"/jobs/{A}/savepoints"
+    body = {"target-directory": "/s", "cancel-job": False, "formatType": "CANONICAL", "triggerId": TRIGGER}
+    response = rest.call("POST", path, json=body)
+    assert (response.status_code, response.json()) == (202, {"request-id": TRIGGER})
+    assert rest.get(f"{path}/{TRIGGER}") == {"status": {"id": "IN_PROGRESS"}}
+
+    operation = rest.dispatcher.operations[TriggerId(TRIGGER)]
+    assert operation.command == TriggerSavepoint(job_id=A, target_directory="/s", requested_by="maria")
+    rest.dispatcher.operations[TriggerId(TRIGGER)] = operation.completed(None, 1, "/s/one")
+    assert rest.get(f"{path}/{TRIGGER}") == {"status": {"id": "COMPLETED"}, "operation": {"location": "/s/one"}}
+    rest.dispatcher.changes[A] = JobOperations(job_id=A, operations=(operation,))
+    assert [change["kind"] for change in rest.get(f"/jobs/{A}/changes")["changes"]] == ["savepoint"]
+
+
+def test_a_request_for_a_savepoint_may_be_empty_and_unknown_keys_are_refused(rest: RestHarness) -> None:
+    path = f"/jobs/{A}/savepoints"
+    assert len(rest.call("POST", path, json={}).json()["request-id"]) == 32
+    assert "cancel-job" in rest.refused(400, "POST", path, json={"cancel-job": True})[0]
+    assert "unknown key" in rest.refused(400, "POST", path, json={"directory": "/s"})[0]
+    assert rest.refused(404, "GET", f"{path}/{'8' * 32}")
 
 
 def test_rescaling_needs_a_parallelism_and_a_proper_trigger_id(rest: RestHarness) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Generator, Mapping
@@ -19,15 +20,17 @@ from flintlock.api.jobs import (
     JobsOverviewEntry,
     JobStatusResponse,
     LogPart,
+    OperationResponse,
     ParallelismBounds,
     ResultNames,
     ResultTable,
     SubmittedJob,
+    TriggerResponse,
     VertexRequirements,
 )
 from flintlock.api.process import ThreadDump, ThreadInfo
 from flintlock.api.quarantine import QuarantineEntry
-from flintlock.api.requests import RerunRequest
+from flintlock.api.requests import RerunRequest, SavepointRequest
 from flintlock.client.connection.http import Http
 from flintlock.client.connection.results import ResultHandle, only_name
 from flintlock.client.display.notebook import in_notebook
@@ -37,6 +40,9 @@ from flintlock.model.errors import FlintlockError, JobFailed
 from flintlock.model.ids import JobId
 from flintlock.model.jobgraph import Scalar, vertex_id
 from flintlock.model.states import JobStatus
+
+#: How often the status of a savepoint is asked for.
+_POLL_SAVEPOINT_S: Final = 0.2
 
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 
@@ -235,6 +241,38 @@ class JobHandle:
         path = f"/jobs/{self.id}/resource-requirements"
         self._http.call("PUT", path, headers=headers, body=lambda: {"content": body})
         return wanted
+
+    def savepoint(
+        self, directory: str | None = None, *, timeout_s: float | None = None, trigger_id: str | None = None
+    ) -> str:
+        """Make a savepoint of the running streaming job, and return where it is; the job goes on.
+
+        `directory` is one of the cluster, by default `state.savepoints.dir`. Repeated with the same `trigger_id` (32
+        hex digits) it is the same savepoint, also if the leader has changed. Raises Conflict for a job that has ended,
+        TimeoutError if it takes longer than `timeout_s`, FlintlockError if it cannot be made.
+        """
+        request = SavepointRequest(target_directory=directory, trigger_id=trigger_id or uuid.uuid4().hex)
+        body = msgspec.json.encode(request)
+        headers = {"Content-Type": "application/json"}
+        path = f"/jobs/{self.id}/savepoints"
+        response = self._http.call("POST", path, headers=headers, body=lambda: {"content": body})
+        return self._await_savepoint(msgspec.json.decode(response.content, type=TriggerResponse).request_id, timeout_s)
+
+    def _await_savepoint(self, trigger_id: str, timeout_s: float | None) -> str:
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            found = self._http.get(f"/jobs/{self.id}/savepoints/{trigger_id}", OperationResponse)
+            outcome = found.operation
+            if outcome is not None and outcome.failure_cause is not None:
+                raise FlintlockError(f"no savepoint of job {self.id} was made: {outcome.failure_cause.stack_trace}")
+            if outcome is not None:
+                return outcome.location or ""
+            if deadline_s is not None and time.monotonic() >= deadline_s:
+                raise TimeoutError(
+                    f"the savepoint of job {self.id} is not complete after {timeout_s:g} s; its trigger"
+                    f" id is {trigger_id}"
+                )
+            threading.Event().wait(_POLL_SAVEPOINT_S)
 
     def __repr__(self) -> str:
         return f"<job {self.id} {self.name!r}>"

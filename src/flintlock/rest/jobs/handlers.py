@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-import uuid
 from typing import Final
 
 import msgspec
@@ -12,9 +11,9 @@ from msgspec import structs
 
 from flintlock.api import jobs as shapes
 from flintlock.config.options import UPLOAD_LIMIT
-from flintlock.model.commands import CancelJob, OperationQuery, OperationStatus, RescaleJob, TriggerOperation
+from flintlock.model.commands import CancelJob, RescaleJob
 from flintlock.model.errors import Invalid, NotFound, Unavailable
-from flintlock.model.ids import AttemptId, TriggerId, VertexId, is_job_id
+from flintlock.model.ids import AttemptId, VertexId
 from flintlock.model.jobs import (
     AwaitJob,
     ClientHeartbeat,
@@ -129,40 +128,6 @@ async def update_requirements(call: RestCall) -> HttpResponse:
         RescaleJob(job_id=job_id, vertices=vertices, requested_by=call.principal.name)
     )
     return json_response(shapes.Empty())
-
-
-async def trigger_rescaling(call: RestCall) -> HttpResponse:
-    """Rescale all steps of a running job as an operation; `triggerId` makes it safe to send again."""
-    parallelism = call.integer("parallelism", minimum=1)
-    if parallelism is None:
-        raise Invalid("query parameter 'parallelism' is missing")
-    trigger_id = call.request.query_params.get("triggerId") or uuid.uuid4().hex
-    command = RescaleJob(job_id=call.job_id, parallelism=parallelism, requested_by=call.principal.name)
-    trigger = TriggerOperation(trigger_id=_trigger_id(trigger_id), command=command)
-    operation = await call.services.dispatcher.trigger(trigger)
-    return json_response(shapes.TriggerResponse(request_id=operation.trigger_id), 202)
-
-
-async def rescaling(call: RestCall) -> HttpResponse:
-    """The status of a rescaling, and once it is completed its outcome."""
-    query = OperationQuery(job_id=call.job_id, trigger_id=_trigger_id(call.path("triggerid")))
-    operation = await call.services.dispatcher.operation(query)
-    failure, outcome = operation.failure, None
-    if operation.status is OperationStatus.COMPLETED:
-        outcome = shapes.OperationOutcome(
-            failure_cause=None
-            if failure is None
-            else shapes.FailureCause(class_=failure.error, stack_trace=failure.message, serialized_throwable="")
-        )
-    return json_response(
-        shapes.OperationResponse(status=shapes.OperationStatusId(id=operation.status), operation=outcome)
-    )
-
-
-def _trigger_id(text: str) -> TriggerId:
-    if not is_job_id(text.lower()):
-        raise Invalid(f"{text!r} is not a trigger id: 32 hex digits")
-    return TriggerId(text.lower())
 
 
 async def changes(call: RestCall) -> HttpResponse:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 from starlette.requests import Request
 
-from flintlock.api.requests import ClientHeartbeatRequest, RerunRequest, VertexRequirementsRequest
+from flintlock.api.requests import ClientHeartbeatRequest, RerunRequest, SavepointRequest, VertexRequirementsRequest
 from flintlock.model.checking.documents import document_problems
 from flintlock.model.checking.problems import MAX_MESSAGE, abbreviated, reported
 from flintlock.model.checking.suggestions import Suggestions
@@ -15,6 +15,7 @@ from flintlock.model.errors import Invalid
 from flintlock.rest.server.request_body import decode, off_loop, read_document
 
 _LIMIT: Final = 1 << 20
+_Body = TypeVar("_Body", bound=msgspec.Struct)
 
 
 async def read_requirements(request: Request) -> dict[str, VertexRequirementsRequest]:
@@ -50,27 +51,26 @@ def _requirements(document: object) -> dict[str, VertexRequirementsRequest]:
 async def read_heartbeat(request: Request) -> ClientHeartbeatRequest:
     """Return the heartbeat in the body. Raises Invalid with every problem."""
     body = await read_document(request, _LIMIT)
-    return await off_loop(len(body), lambda: _heartbeat(decode(body)))
+    return await off_loop(len(body), lambda: _converted(ClientHeartbeatRequest, decode(body)))
 
 
 async def read_rerun(request: Request) -> RerunRequest:
     """Return the request to run a job again. Raises Invalid with every problem."""
     body = await read_document(request, _LIMIT)
-    return await off_loop(len(body), lambda: _rerun(decode(body)))
+    return await off_loop(len(body), lambda: _converted(RerunRequest, decode(body)))
 
 
-def _rerun(document: object) -> RerunRequest:
-    problems = reported(_line(path, message) for path, message in document_problems(RerunRequest, document))
+async def read_savepoint(request: Request) -> SavepointRequest:
+    """Return the request for a savepoint. Raises Invalid with every problem."""
+    body = await read_document(request, _LIMIT)
+    return await off_loop(len(body), lambda: _converted(SavepointRequest, decode(body)))
+
+
+def _converted(kind: type[_Body], document: object) -> _Body:
+    problems = reported(_line(path, message) for path, message in document_problems(kind, document))
     if problems:
         raise Invalid("; ".join(problems), problems=problems)
-    return msgspec.convert(document, RerunRequest)
-
-
-def _heartbeat(document: object) -> ClientHeartbeatRequest:
-    problems = reported(_line(path, message) for path, message in document_problems(ClientHeartbeatRequest, document))
-    if problems:
-        raise Invalid("; ".join(problems), problems=problems)
-    return msgspec.convert(document, ClientHeartbeatRequest)
+    return msgspec.convert(document, kind)
 
 
 def _line(path: tuple[str, ...], message: str) -> str:

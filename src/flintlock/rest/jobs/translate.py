@@ -11,7 +11,7 @@ from msgspec import structs
 from flintlock.api import jobs as shapes
 from flintlock.config.options import RESTART_TYPE
 from flintlock.model.checking.problems import abbreviated
-from flintlock.model.commands import CancelJob, JobOperations
+from flintlock.model.commands import CancelJob, JobOperations, OperationCommand, RescaleJob, TriggerSavepoint
 from flintlock.model.failure_text import headline, render
 from flintlock.model.ids import JobId, RegionId
 from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex
@@ -28,6 +28,13 @@ _APPLICATION_STATUS: Mapping[JobStatus, str] = {
     JobStatus.FINISHED: "SUCCEEDED",
     JobStatus.FAILED: "FAILED",
     JobStatus.CANCELED: "CANCELED",
+}
+
+
+_KINDS: Final[Mapping[type[OperationCommand], str]] = {
+    CancelJob: "cancel",
+    RescaleJob: "rescale",
+    TriggerSavepoint: "savepoint",
 }
 
 
@@ -154,7 +161,7 @@ def changes(job: JobSnapshot, recorded: JobOperations) -> shapes.JobChanges:
     """Who submitted the job, and what was requested of it since."""
     found = [
         shapes.JobChange(
-            kind="cancel" if isinstance(each.command, CancelJob) else "rescale",
+            kind=_KINDS[type(each.command)],
             requested=each.started_ms,
             requested_by=each.command.requested_by,
             status=each.status,

@@ -14,7 +14,7 @@ from flintlock.api import vertices as of_vertices
 from flintlock.api.checkpoints import CheckpointsResponse
 from flintlock.api.quarantine import QuarantineEntry, QuarantineListing
 from flintlock.api.queries import QueriesResponse
-from flintlock.api.requests import ClientHeartbeatRequest, RerunRequest, VertexRequirementsRequest
+from flintlock.api.requests import ClientHeartbeatRequest, RerunRequest, SavepointRequest, VertexRequirementsRequest
 from flintlock.model.jobgraph import Versions
 from flintlock.model.principals import Role
 from flintlock.rest.access import login, tokens
@@ -22,7 +22,7 @@ from flintlock.rest.cluster import handlers as cluster
 from flintlock.rest.cluster import process_handlers as process
 from flintlock.rest.cluster import taskmanager_handlers as taskmanager
 from flintlock.rest.dashboard import handlers as dashboard
-from flintlock.rest.jobs import applications, checkpoints, listing, quarantine, queries, rerun
+from flintlock.rest.jobs import applications, checkpoints, listing, operations, quarantine, queries, rerun
 from flintlock.rest.jobs import handlers as jobs
 from flintlock.rest.metrics import handlers as metrics
 from flintlock.rest.metrics.registry import SubmissionTimer
@@ -181,11 +181,17 @@ ROUTES: Final[tuple[Route, ...]] = (
         answers=shapes.Empty, body=_JSON, takes=dict[str, VertexRequirementsRequest], errors=(*_JOB, 409, 413, 500),
     ),
     Route(
-        method="PATCH", path="/jobs/{jobid}/rescaling", handler=jobs.trigger_rescaling, role=_SUBMITTER,
+        method="PATCH", path="/jobs/{jobid}/rescaling", handler=operations.trigger_rescaling, role=_SUBMITTER,
         answers=shapes.TriggerResponse,
         status=202, query=(_PARALLELISM, _TRIGGER), errors=(*_JOB, 409),
     ),
-    _get("/jobs/{jobid}/rescaling/{triggerid}", jobs.rescaling, shapes.OperationResponse, errors=_JOB),
+    _get("/jobs/{jobid}/rescaling/{triggerid}", operations.rescaling, shapes.OperationResponse, errors=_JOB),
+    Route(
+        method="POST", path="/jobs/{jobid}/savepoints", handler=operations.trigger_savepoint, role=_SUBMITTER,
+        answers=shapes.TriggerResponse,
+        status=202, body=_JSON, takes=SavepointRequest, errors=(*_JOB, 409, 413),
+    ),
+    _get("/jobs/{jobid}/savepoints/{triggerid}", operations.savepoint, shapes.OperationResponse, errors=_JOB),
     Route(
         method="PATCH", path="/jobs/{jobid}/clientHeartbeat", handler=jobs.client_heartbeat, role=_SUBMITTER,
         answers=shapes.Empty,

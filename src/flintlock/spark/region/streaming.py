@@ -14,11 +14,11 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from flintlock.model.checkpoints import QueryProgress
+from flintlock.model.checkpoints import QueryProgress, latest_batch
 from flintlock.model.ids import StepName
 from flintlock.model.operations import ForeachBatch, Guarantee, Sink
 from flintlock.model.query_figures import QueryFigures, interval_ms
@@ -245,12 +245,6 @@ def _names_in(directory: str) -> tuple[str, ...]:
         return tuple(os.listdir(path)) if path.startswith("/") else ()  # noqa: PTH208 - names are enough
     except OSError:
         return ()
-
-
-def latest_batch(names: Iterable[str]) -> int | None:
-    """Return the highest batch among the files of a log of Spark: `12`, `9.compact`; None if there is none."""
-    batches = (name.removesuffix(".compact") for name in names)
-    return max((int(batch) for batch in batches if batch.isdecimal()), default=None)
 
 
 def sink_ahead(path: str, written: int, planned: int | None) -> str:

@@ -85,6 +85,7 @@ class Clients:
             self._operating,
             job_id,
             self._cluster.changes,
+            self._cluster.savepoints,
             gateway=self.gateway,
             try_another=self.try_another,
             record=self._cluster.record,

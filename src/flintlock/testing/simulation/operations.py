@@ -3,7 +3,8 @@
 Each change has a number that is higher than that of the change before it, so a stored requirement says which change it
 is of. Promised is: an acknowledged operation gets one outcome, which never changes, however often it was triggered; one
 that completed without a failure is in force at that moment; and a change that was acknowledged, or has completed, is
-never replaced by an earlier one, which a new leader may have resumed.
+never replaced by an earlier one, which a new leader may have resumed. Some operations are savepoints instead: one that
+completed without a failure has been made, under the name of its trigger id.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ from flintlock.model.commands import (
     OperationStatus,
     RescaleJob,
     TriggerOperation,
+    TriggerSavepoint,
 )
-from flintlock.model.errors import Conflict, Corrupt, FlintlockError, NotFound
+from flintlock.model.errors import Conflict, Corrupt, FlintlockError, NotFound, Unavailable
 from flintlock.model.ids import JobId, TriggerId
+from flintlock.model.jobgraph import JobGraph
 from flintlock.model.jobs import JobQuery
 from flintlock.testing.memory_ha import MemoryCluster
 
@@ -101,6 +104,30 @@ class DurableChanges:
         return min((limits.upper for limits in ranges), default=0)
 
 
+class SimulatedSavepoints:
+    """Savepoints that take some time, and fail at times. They outlast every JobManager, as files do."""
+
+    def __init__(self) -> None:
+        self._tries = 0
+        self._made: Final[set[str]] = set()
+
+    async def save(self, job: JobGraph, trigger_id: TriggerId, directory: str) -> str:
+        """Make a savepoint, unless it is there."""
+        location = f"/savepoints/{job.job_id}-{trigger_id}"
+        if location not in self._made:
+            self._tries += 1
+            random = Random(f"{trigger_id}-{self._tries}")
+            await asyncio.sleep(random.uniform(0.0, 2.0))
+            if random.random() < 0.1:
+                raise Unavailable("the disk is full")
+            self._made.add(location)
+        return location
+
+    def has(self, location: str) -> bool:
+        """Return whether a savepoint is there."""
+        return location in self._made
+
+
 class ObservedOperation(Struct):
     """An operation that a user has triggered, and what the user was answered."""
 
@@ -117,6 +144,7 @@ class RescalingUser:
         random: Random,
         job_id: JobId,
         changes: DurableChanges,
+        savepoints: SimulatedSavepoints,
         *,
         gateway: Callable[[], DispatcherGateway],
         try_another: Callable[[], None],
@@ -126,6 +154,8 @@ class RescalingUser:
         self._random: Final = random
         self._job_id: Final = job_id
         self._changes: Final = changes
+        self._savepoints: Final = savepoints
+        self._saving: Final = Random(f"savepoints-{job_id}")
         self._gateway: Final = gateway
         self._try_another: Final = try_another
         self._record: Final = record
@@ -158,6 +188,8 @@ class RescalingUser:
 
     def _draw(self, change: int) -> TriggerOperation:
         trigger_id = TriggerId(f"{self._random.getrandbits(128):032x}")
+        if self._saving.random() < 0.3:
+            return TriggerOperation(trigger_id=trigger_id, command=TriggerSavepoint(job_id=self._job_id))
         return TriggerOperation(trigger_id=trigger_id, command=RescaleJob(job_id=self._job_id, parallelism=change))
 
     async def _trigger(self, operation: ObservedOperation) -> None:
@@ -213,6 +245,9 @@ class RescalingUser:
                 first = operation.outcome = operation.outcome or answer
                 if answer != first:
                     self.violations.append(f"operation {query.trigger_id} had the outcome {first}, and now {answer}")
+                elif isinstance(answer.command, TriggerSavepoint):
+                    if answer.failure is None and not self._savepoints.has(answer.location):
+                        self.violations.append(f"savepoint {query.trigger_id} has completed, but was never made")
                 elif answer.failure is None:
                     await self._check_requirements(_change(answer))
                 return

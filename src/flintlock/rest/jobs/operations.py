@@ -1,0 +1,81 @@
+"""Operations of a job: rescaling and savepoints, triggered with an id, and their status by that id."""
+
+from __future__ import annotations
+
+import uuid
+
+from flintlock.api import jobs as shapes
+from flintlock.model.commands import (
+    JobOperation,
+    OperationCommand,
+    OperationQuery,
+    OperationStatus,
+    RescaleJob,
+    TriggerOperation,
+    TriggerSavepoint,
+)
+from flintlock.model.errors import Invalid
+from flintlock.model.ids import TriggerId, is_job_id
+from flintlock.rest.jobs import request_bodies
+from flintlock.rest.server.http import HttpResponse, RestCall, json_response
+
+
+async def trigger_rescaling(call: RestCall) -> HttpResponse:
+    """Rescale all steps of a running job as an operation; `triggerId` makes it safe to send again."""
+    parallelism = call.integer("parallelism", minimum=1)
+    if parallelism is None:
+        raise Invalid("query parameter 'parallelism' is missing")
+    command = RescaleJob(job_id=call.job_id, parallelism=parallelism, requested_by=call.principal.name)
+    return await _trigger(call, call.request.query_params.get("triggerId"), command)
+
+
+async def rescaling(call: RestCall) -> HttpResponse:
+    """The status of a rescaling, and once it is completed its outcome."""
+    return _status(await _operation(call))
+
+
+async def trigger_savepoint(call: RestCall) -> HttpResponse:
+    """Make a savepoint of a running streaming job; `triggerId` makes it safe to send again."""
+    request = await request_bodies.read_savepoint(call.request)
+    if request.cancel_job:
+        raise Invalid("cancel-job: is not supported: cancel the job when the savepoint is completed")
+    command = TriggerSavepoint(
+        job_id=call.job_id, target_directory=request.target_directory or "", requested_by=call.principal.name
+    )
+    return await _trigger(call, request.trigger_id, command)
+
+
+async def savepoint(call: RestCall) -> HttpResponse:
+    """The status of a savepoint, and once it is completed where it is, or why it could not be made."""
+    return _status(await _operation(call))
+
+
+async def _trigger(call: RestCall, trigger_id: str | None, command: OperationCommand) -> HttpResponse:
+    trigger = TriggerOperation(trigger_id=_trigger_id(trigger_id or uuid.uuid4().hex), command=command)
+    operation = await call.services.dispatcher.trigger(trigger)
+    return json_response(shapes.TriggerResponse(request_id=operation.trigger_id), 202)
+
+
+async def _operation(call: RestCall) -> JobOperation:
+    query = OperationQuery(job_id=call.job_id, trigger_id=_trigger_id(call.path("triggerid")))
+    return await call.services.dispatcher.operation(query)
+
+
+def _status(operation: JobOperation) -> HttpResponse:
+    failure, outcome = operation.failure, None
+    if operation.status is OperationStatus.COMPLETED:
+        outcome = shapes.OperationOutcome(
+            location=operation.location or None,
+            failure_cause=None
+            if failure is None
+            else shapes.FailureCause(class_=failure.error, stack_trace=failure.message, serialized_throwable=""),
+        )
+    return json_response(
+        shapes.OperationResponse(status=shapes.OperationStatusId(id=operation.status), operation=outcome)
+    )
+
+
+def _trigger_id(text: str) -> TriggerId:
+    if not is_job_id(text.lower()):
+        raise Invalid(f"{text!r} is not a trigger id: 32 hex digits")
+    return TriggerId(text.lower())

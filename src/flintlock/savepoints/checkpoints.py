@@ -1,0 +1,81 @@
+"""Reads the checkpoint directory of a query, and the log of its file sink, as Spark writes them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, cast
+
+from flintlock.model.checkpoints import latest_batch
+from flintlock.model.errors import Refused
+
+_SINK_LOG = "_spark_metadata"
+
+
+def local_path(place: str, what: str) -> Path:
+    """Return a directory of this machine. Raises Refused for another file system, and for a relative path."""
+    text = place
+    if text.startswith("file:"):
+        text = "/" + text.removeprefix("file:").lstrip("/")
+    if not text.startswith("/"):
+        raise Refused(
+            f"{what} {place!r} is not a directory that the JobManager can reach: savepoints are made of files, on local"
+            " or mounted file systems, and named by an absolute path"
+        )
+    return Path(text)
+
+
+def committed_batch(checkpoint: Path) -> int | None:
+    """Return the last batch that a query has committed; None if there is none."""
+    return latest_batch(_names(checkpoint / "commits"))
+
+
+def latest_sink_batch(target: str) -> int | None:
+    """Return the last batch in the log of a file sink; None if it has none, or is not on a local file system."""
+    try:
+        return latest_batch(_names(local_path(target, "the sink") / _SINK_LOG))
+    except Refused:
+        return None
+
+
+def files_below(directory: Path) -> list[str]:
+    """Return the paths of all files below a directory, relative to it."""
+    found: list[str] = []
+    for parent, _, names in os.walk(directory):
+        found.extend(os.path.relpath(os.path.join(parent, name), directory) for name in names)  # noqa: PTH118
+    return found
+
+
+def query_id(metadata: bytes) -> str:
+    """Return the id in a query's file `metadata`; "" if it has none."""
+    found = _document(metadata).get("id")
+    return found if isinstance(found, str) else ""
+
+
+def offsets_of(log_entry: str) -> tuple[str, ...]:
+    """Return the offset of each source in a file of the offset log: after its version and its metadata."""
+    return tuple(log_entry.splitlines()[2:])
+
+
+def state_partitions(log_entry: str) -> int:
+    """Return the number of state partitions that a file of the offset log names; 0 if it names none."""
+    lines = log_entry.splitlines()
+    conf = _document(lines[1].encode()).get("conf") if len(lines) > 1 else None
+    value = cast("dict[str, object]", conf).get("spark.sql.shuffle.partitions") if isinstance(conf, dict) else None
+    return int(value) if isinstance(value, str) and value.isdecimal() else 0
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return os.listdir(directory)  # noqa: PTH208 - names are enough
+    except FileNotFoundError:
+        return []
+
+
+def _document(text: bytes) -> dict[str, Any]:
+    try:
+        found: object = json.loads(text)
+    except ValueError:
+        return {}
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}

@@ -1,0 +1,241 @@
+"""Makes one savepoint: a hidden directory is filled, verified and made durable, and then renamed.
+
+    .savepoint-<job>-<trigger>.<random>/queries/<uid>/…   hard links to the files of one committed batch, or copies
+    .savepoint-<job>-<trigger>.<random>/_metadata.json    last, when every file that it lists is durable
+    savepoint-<job>-<trigger>/                            the rename: from here on there is a savepoint
+
+Whoever dies before the rename leaves a hidden directory, and nothing that looks like a savepoint; the next one starts
+with a directory of its own, so a process that continues after it was replaced disturbs nobody. Of two that rename, the
+second finds the savepoint of the first. Only then what others have left is removed.
+
+Spark never changes a file of a checkpoint, it only adds and removes them: a hard link stays what it was when the batch
+was committed. Where a file disappears before it is linked, a later batch is committed by then, and is taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import shutil
+import stat
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Final
+
+from flintlock.model.errors import Conflict, Corrupt, FlintlockError, Incompatible, Unavailable
+from flintlock.model.ids import JobId, TriggerId
+from flintlock.model.jobgraph import JobGraph, JobVertex
+from flintlock.model.operations import Guarantee, Source
+from flintlock.model.savepoints import (
+    MANIFEST,
+    QUERIES,
+    FileGone,
+    SavedQuery,
+    SavepointFile,
+    SavepointManifest,
+    decode_manifest,
+    encode_manifest,
+    files_of_batch,
+)
+from flintlock.savepoints.checkpoints import (
+    committed_batch,
+    files_below,
+    latest_sink_batch,
+    offsets_of,
+    query_id,
+    state_partitions,
+)
+
+#: How often a later batch is taken because a file of the batch has disappeared meanwhile.
+_TRIES: Final = 20
+_COPIED_INSTEAD: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS})
+_CHUNK: Final = 1 << 20
+
+
+def savepoint_name(job_id: JobId, trigger_id: TriggerId) -> str:
+    """Return the name of a savepoint's directory."""
+    return f"savepoint-{job_id[:6]}-{trigger_id}"
+
+
+def write_savepoint(
+    job: JobGraph, *, checkpoints: Path, parent: Path, name: str, spark: str, now_ms: int, unique: str
+) -> Path:
+    """Make the savepoint of a job in `parent`, from its checkpoints; return its directory.
+
+    `unique` tells this try from all others. Raises Conflict if something else has its place, Unavailable if a file
+    cannot be read or written.
+    """
+    place = parent / name
+    hidden = parent / f".{name}.{unique}"
+    try:
+        if not _is_there(place, job.job_id):
+            hidden.mkdir(parents=True)
+            manifest = SavepointManifest(
+                job_id=job.job_id,
+                job_name=job.name,
+                created_ms=now_ms,
+                spark=spark,
+                queries=tuple(_saved_queries(job, checkpoints, hidden)),
+                files=tuple(durable_files(hidden)),
+            )
+            _write_durably(hidden / MANIFEST, encode_manifest(manifest))
+            sync_directories(hidden)
+            _rename(hidden, place, job.job_id)
+    except OSError as error:
+        shutil.rmtree(hidden, ignore_errors=True)
+        raise Unavailable(f"the savepoint {place} could not be made: {error.strerror}: {error.filename}") from error
+    except FlintlockError:
+        shutil.rmtree(hidden, ignore_errors=True)
+        raise
+    sync_directory(parent)
+    for left in parent.glob(f".{name}.*"):  # by those who died, or came second
+        shutil.rmtree(left, ignore_errors=True)
+    return place
+
+
+def _is_there(place: Path, job_id: JobId) -> bool:
+    """Return whether this savepoint is complete already. Raises Conflict if something else is there."""
+    if not place.exists():
+        return False
+    try:
+        manifest = decode_manifest((place / MANIFEST).read_bytes())
+    except (OSError, Corrupt, Incompatible) as error:
+        raise Conflict(f"{place} is there, and is no savepoint of this job") from error
+    if manifest.job_id != job_id:
+        raise Conflict(f"{place} is a savepoint of job {manifest.job_id}")
+    return True
+
+
+def _rename(hidden: Path, place: Path, job_id: JobId) -> None:
+    try:
+        hidden.rename(place)
+    except OSError:  # another one was first, and may have removed what this one has made
+        if not _is_there(place, job_id):
+            raise
+
+
+def _saved_queries(job: JobGraph, checkpoints: Path, hidden: Path) -> Iterator[SavedQuery]:
+    """Yield each query that has committed a batch; one that has not is at its beginning, and has nothing to save."""
+    cleans = any(
+        isinstance(vertex.operation, Source)
+        and vertex.operation.stream
+        and _option(vertex.operation.options, "cleanSource") not in ("", "off")
+        for vertex in job.vertices
+    )
+    for vertex in job.vertices:
+        if vertex.query is None:
+            continue
+        into = hidden / QUERIES / vertex.uid
+        batch = _link_last_batch(checkpoints / vertex.uid, into)
+        if batch is not None:
+            yield _described(vertex, into, batch, clean_source=cleans)
+
+
+def _option(options: dict[str, str], name: str) -> str:
+    return next((value.lower() for key, value in options.items() if key.lower() == name.lower()), "")
+
+
+def _link_last_batch(checkpoint: Path, into: Path) -> int | None:
+    """Link or copy the files of the last committed batch; return that batch, or None if there is none."""
+    gone: Exception | None = None
+    for _ in range(_TRIES):
+        shutil.rmtree(into, ignore_errors=True)
+        batch = committed_batch(checkpoint)
+        if batch is None:
+            return None
+        try:
+            # Listed after the commit was seen: what the batch needs is there, or was purged since.
+            for name in files_of_batch(files_below(checkpoint), batch):
+                link_or_copy(checkpoint / name, into / name)
+        except (FileGone, FileNotFoundError) as error:
+            gone = error
+        else:
+            return batch
+    raise Unavailable(
+        f"the files of {checkpoint} disappear faster than they can be saved, {_TRIES} times in a row: {gone}"
+    )
+
+
+def _described(vertex: JobVertex, saved: Path, batch: int, *, clean_source: bool) -> SavedQuery:
+    target = vertex.operation.target if vertex.guarantee is Guarantee.SINK_LOG else None
+    planned = (saved / "offsets" / str(batch)).read_text()
+    return SavedQuery(
+        uid=vertex.uid,
+        step=vertex.name,
+        batch=batch,
+        query_id=query_id((saved / "metadata").read_bytes()),
+        sink_batch=None if target is None else latest_sink_batch(target),
+        sink=target or "",
+        offsets=offsets_of(planned),
+        partitions=state_partitions(planned) if (saved / "state").exists() else 0,
+        clean_source=clean_source,
+    )
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Make `target` a hard link, or a copy where the file system has none. A symbolic link is refused.
+
+    Raises FileNotFoundError if the source is gone, OSError.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in _COPIED_INSTEAD:
+            raise
+        with _opened(source) as descriptor, open(descriptor, "rb", closefd=False) as file, target.open("xb") as copy:
+            shutil.copyfileobj(file, copy, _CHUNK)
+    if not stat.S_ISREG(target.lstat().st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(source))
+
+
+def durable_files(directory: Path) -> Iterator[SavepointFile]:
+    """Make every file below a directory durable, and yield it with its size and hash, in the order of their paths."""
+    for name in sorted(files_below(directory)):
+        with _opened(directory / name) as descriptor:
+            digest, size = hash_file(descriptor)
+            os.fsync(descriptor)
+        yield SavepointFile(path=name, size=size, sha256=digest)
+
+
+def hash_file(descriptor: int) -> tuple[str, int]:
+    """Return the SHA-256 and the size of an open file."""
+    digest, size = hashlib.sha256(), 0
+    read: Callable[[], bytes] = lambda: os.read(descriptor, _CHUNK)  # noqa: E731
+    for chunk in iter(read, b""):
+        digest.update(chunk)
+        size += len(chunk)
+    return digest.hexdigest(), size
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Generator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def sync_directories(root: Path) -> None:
+    """Make the entries of a directory, and of all below it, durable."""
+    for parent, _, _ in os.walk(root):
+        sync_directory(Path(parent))
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the entries of a directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_durably(path: Path, content: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,31 @@
+"""Savepoints that a test makes, delays or refuses."""
+
+from __future__ import annotations
+
+import asyncio
+
+from flintlock.model.errors import FlintlockError
+from flintlock.model.ids import TriggerId
+from flintlock.model.jobgraph import JobGraph
+
+
+class FakeSavepoints:
+    """Savepoints in memory, which outlast the Dispatchers that ask for them."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[TriggerId, str]] = []  # each one once, in the order in which they were completed
+        self.asked = 0
+        self.fail_with: FlintlockError | None = None
+        self.proceed = asyncio.Event()  # a savepoint is complete when it is set
+        self.proceed.set()
+
+    async def save(self, job: JobGraph, trigger_id: TriggerId, directory: str) -> str:
+        """Make a savepoint, unless it is there."""
+        self.asked += 1
+        location = f"{directory or '/savepoints'}/{job.job_id[:6]}-{trigger_id}"
+        await self.proceed.wait()
+        if self.fail_with is not None:
+            raise self.fail_with
+        if (trigger_id, location) not in self.made:
+            self.made.append((trigger_id, location))
+        return location

@@ -1,0 +1,62 @@
+"""Which savepoints a JobManager makes, and where."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+from tests.unit.savepoints.checkpoint_samples import UID, CheckpointSample, streaming_job
+
+from flintlock.model.errors import Conflict, Forbidden, Refused
+from flintlock.model.ids import TriggerId
+from flintlock.model.jobgraph import JobType
+from flintlock.savepoints.service import SavepointFiles
+
+TRIGGER = TriggerId("7" * 32)
+JOB = streaming_job()
+
+
+def service(tmp_path: Path, *, confined: bool = False, checkpoints: str = "") -> SavepointFiles:
+    CheckpointSample(tmp_path / "checkpoints" / JOB.job_id / UID).commit(2)
+    return SavepointFiles(
+        checkpoints or f"file://{tmp_path}/checkpoints",
+        str(tmp_path / "savepoints"),
+        spark="4.3.0",
+        clock_ms=lambda: 7,
+        confined=confined,
+    )
+
+
+@pytest.mark.parametrize("directory", ["", "elsewhere"])
+def test_a_savepoint_is_made_in_the_configured_or_in_the_requested_directory(tmp_path: Path, directory: str) -> None:
+    requested = str(tmp_path / directory) if directory else ""
+
+    location = asyncio.run(service(tmp_path).save(JOB, TRIGGER, requested))
+
+    parent = tmp_path / (directory or "savepoints")
+    assert location == str(parent / f"savepoint-{JOB.job_id[:6]}-{TRIGGER}")
+    assert (Path(location) / "_metadata.json").exists()
+
+
+def test_a_batch_job_has_no_savepoints(tmp_path: Path) -> None:
+    with pytest.raises(Conflict, match="is a batch job"):
+        asyncio.run(service(tmp_path).save(structs.replace(JOB, job_type=JobType.BATCH), TRIGGER, ""))
+
+
+@pytest.mark.parametrize("place", ["hdfs://nn/savepoints", "savepoints"])
+def test_a_place_that_is_no_directory_of_this_machine_is_refused(tmp_path: Path, place: str) -> None:
+    with pytest.raises(Refused, match="is not a directory that the JobManager can reach"):
+        asyncio.run(service(tmp_path).save(JOB, TRIGGER, place))
+    with pytest.raises(Refused, match=r"state\.checkpoints\.dir"):
+        asyncio.run(service(tmp_path, checkpoints="s3://bucket/checkpoints").save(JOB, TRIGGER, ""))
+
+
+def test_where_jobs_run_as_another_user_savepoints_are_made_below_the_configured_directory_only(tmp_path: Path) -> None:
+    """Else a user could have the JobManager's user write to any place."""
+    confined = service(tmp_path, confined=True)
+    with pytest.raises(Forbidden, match="is not below"):
+        asyncio.run(confined.save(JOB, TRIGGER, str(tmp_path / "savepoints" / ".." / "other")))
+
+    assert asyncio.run(confined.save(JOB, TRIGGER, str(tmp_path / "savepoints" / "mine")))

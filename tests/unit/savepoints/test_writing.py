@@ -1,0 +1,211 @@
+"""A savepoint is complete or not there, whatever happens while it is made, and the checkpoint stays as it was."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+from tests.unit.savepoints.checkpoint_samples import UID, CheckpointSample, streaming_job
+from tests.unit.savepoints.interruptions import Died, dying_at, observing
+
+from flintlock.model.errors import Conflict, Unavailable
+from flintlock.model.jobgraph import JobGraph
+from flintlock.model.savepoints import MANIFEST, SavepointManifest, damage, decode_manifest
+from flintlock.savepoints.writing import write_savepoint
+
+NAME = "savepoint-abc-1"
+
+
+def content(directory: Path) -> dict[str, tuple[int, str]]:
+    """Return size and hash of each file below a directory, but for the manifest."""
+    return {
+        str(path.relative_to(directory)): (path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest())
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and path.name != MANIFEST
+    }
+
+
+def read(place: Path) -> SavepointManifest:
+    """Return the manifest of a savepoint that is complete."""
+    manifest = decode_manifest((place / MANIFEST).read_bytes())
+    assert damage(manifest, content(place)) == ()
+    return manifest
+
+
+class Place:
+    """A job with its checkpoints, and a directory for savepoints."""
+
+    def __init__(self, root: Path, *uids: str) -> None:
+        self.job = streaming_job(*uids, out=root / "out")
+        self.checkpoints = root / "checkpoints"
+        self.savepoints = root / "savepoints"
+        self.samples = [CheckpointSample(self.checkpoints / uid) for uid in uids or (UID,)]
+        self.tries = 0
+
+    def save(self, job: JobGraph | None = None) -> Path:
+        self.tries += 1
+        return write_savepoint(
+            job or self.job,
+            checkpoints=self.checkpoints,
+            parent=self.savepoints,
+            name=NAME,
+            spark="4.3.0",
+            now_ms=7,
+            unique=str(self.tries),
+        )
+
+    def names(self) -> list[str]:
+        return sorted(path.name for path in self.savepoints.iterdir()) if self.savepoints.exists() else []
+
+
+def test_a_savepoint_has_the_files_of_the_last_committed_batch_and_no_others(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.samples[0].commit(4)
+    (tmp_path / "out" / "0" / "_spark_metadata").mkdir(parents=True)
+    (tmp_path / "out" / "0" / "_spark_metadata" / "3").touch()
+
+    manifest = read(place.save())
+
+    (query,) = manifest.queries
+    assert (query.uid, query.step, query.batch, query.sink_batch, query.partitions) == (UID, "s0", 3, 3, 1)
+    assert query.offsets == ('{"logOffset": 3}',)
+    assert query.query_id.startswith("1111")
+    assert (manifest.job_id, manifest.job_name, manifest.created_ms, manifest.spark) == (
+        place.job.job_id,
+        place.job.name,
+        7,
+        "4.3.0",
+    )
+    names = {file.path.removeprefix(f"queries/{UID}/") for file in manifest.files}
+    sources = {f"sources/0/{batch}" for batch in range(4)}
+    logs = {f"{log}/{batch}" for log in ("offsets", "commits") for batch in (2, 3)}
+    assert names == {"metadata", "state/0/_metadata/schema", "state/0/0/4.zip"} | sources | logs
+
+
+def test_files_are_linked_and_outlive_the_checkpoint(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.samples[0].commit()
+    saved = place.save() / "queries" / UID / "commits" / "0"
+
+    assert saved.samefile(place.checkpoints / UID / "commits" / "0")
+    place.samples[0].purge(1)
+    read(saved.parents[3])
+
+
+def test_whoever_dies_at_any_operation_leaves_no_half_savepoint_and_the_checkpoint_as_it_was(tmp_path: Path) -> None:
+    """The next try completes it, under the same name, and removes what was left."""
+    for number in range(1, 1000):
+        place = Place(tmp_path / str(number))
+        place.samples[0].commit()
+        before = content(place.checkpoints)
+        died = False
+        try:
+            with dying_at(tmp_path / str(number), number):
+                place.save()
+        except Died:
+            died = True
+        if NAME in place.names():
+            read(place.savepoints / NAME)
+        read(place.save())
+        assert place.names() == [NAME]
+        assert content(place.checkpoints) == before
+        if not died:
+            assert number > 20, "it was interrupted at each of its operations"
+            return
+    raise AssertionError("it never came to its end")
+
+
+def test_a_savepoint_that_is_there_is_not_made_again(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.samples[0].commit()
+    first = read(place.save())
+    place.samples[0].commit()
+
+    assert read(place.save()) == first
+
+
+def test_of_two_that_make_the_same_savepoint_the_second_finds_that_of_the_first(tmp_path: Path) -> None:
+    """A leader that was replaced and does not know it goes on beside its successor."""
+    place = Place(tmp_path)
+    place.samples[0].commit()
+    overtaken: list[str] = []
+
+    def overtake(event: str, path: str) -> None:
+        if event == "os.rename" and not overtaken:
+            overtaken.append(path)
+            place.save()
+            place.samples[0].commit()
+
+    with observing(tmp_path, overtake):
+        manifest = read(place.save())
+
+    assert overtaken
+    assert manifest.queries[0].batch == 0
+    assert place.names() == [NAME]
+
+
+def test_a_later_batch_is_saved_if_a_file_disappears_meanwhile(tmp_path: Path) -> None:
+    """Spark purges old batches while the savepoint is made."""
+    place = Place(tmp_path)
+    place.samples[0].commit()
+    purged: list[str] = []
+
+    def purge(event: str, path: str) -> None:
+        if event == "os.link" and not purged:
+            purged.append(path)
+            place.samples[0].commit(2)
+            place.samples[0].purge(1)
+
+    with observing(tmp_path, purge):
+        manifest = read(place.save())
+
+    assert purged
+    assert manifest.queries[0].batch == 2
+
+
+def test_a_checkpoint_that_cannot_be_saved_is_a_failure_and_leaves_nothing(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.samples[0].commit(2)
+    (place.checkpoints / UID / "state/0/0/2.zip").unlink()
+
+    with pytest.raises(Unavailable, match="disappear faster than they can be saved"):
+        place.save()
+    assert place.names() == []
+
+
+def test_each_query_is_saved_after_its_own_batch_and_one_without_a_batch_is_left_out(tmp_path: Path) -> None:
+    """A query that has committed nothing begins anew when the job is restored."""
+    place = Place(tmp_path, "a-v1", "b-v1", "c-v1")
+    place.samples[0].commit(3)
+    place.samples[1].commit(1)
+
+    assert [(query.uid, query.batch) for query in read(place.save()).queries] == [("a-v1", 2), ("b-v1", 0)]
+
+
+def test_a_source_that_removes_what_it_has_read_is_recorded(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.samples[0].commit()
+
+    manifest = read(place.save(streaming_job(out=tmp_path, options={"cleansource": "delete"})))
+
+    assert manifest.queries[0].clean_source
+
+
+def test_what_is_not_the_savepoint_of_this_job_is_left_alone(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.samples[0].commit()
+    (place.savepoints / NAME).mkdir(parents=True)
+
+    with pytest.raises(Conflict, match="is no savepoint of this job"):
+        place.save()
+    assert place.names() == [NAME]
+
+
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.samples[0].commit()
+    place.savepoints.write_text("a file")
+
+    with pytest.raises(Unavailable, match=f"{place.savepoints / NAME} could not be made: Not a directory"):
+        place.save()
