@@ -37,6 +37,7 @@ COMMANDS: Final[Mapping[str, CommandRow]] = {
     "info": CommandRow(home="flintlock.cli.info:info", help="Show a job's plan: regions, steps and guarantees."),
     "list": CommandRow(home="flintlock.cli.listing:list_jobs", help="List the jobs of the cluster."),
     "status": CommandRow(home="flintlock.cli.jobs:status", help="Show one job."),
+    "top": CommandRow(home="flintlock.cli.top:top", help="Show how a job's streaming queries are doing, live."),
     "rerun": CommandRow(home="flintlock.cli.rerun:rerun", help="Run a job again, with other parameters if you like."),
     "wait": CommandRow(home="flintlock.cli.listing:wait", help="Wait until jobs have ended."),
     "cancel": CommandRow(home="flintlock.cli.jobs:cancel", help="Cancel a job."),

@@ -63,7 +63,7 @@ from flintlock.jobmaster.execution_graph import (
 from flintlock.jobmaster.history import with_history
 from flintlock.jobmaster.recording import ProgressRecorder
 from flintlock.jobmaster.services import JobMasterServices
-from flintlock.jobmaster.snapshot import outcome_of, requirements_of, snapshot_of
+from flintlock.jobmaster.snapshot import active_queries, outcome_of, requirements_of, snapshot_of
 from flintlock.model import log_events
 from flintlock.model.backoff import Backoff
 from flintlock.model.causes import CauseId, caused_by, current_cause, internal_cause
@@ -166,6 +166,9 @@ class JobMaster:
         """
         job_id = self._state.plan.job_id
         self._services.directory.register(job_id, self)
+        metrics = self._services.metrics
+        if metrics is not None:
+            metrics.queries.show(job_id, self._state.plan.graph.name, lambda: active_queries(self._state))
         self._cause = current_cause()
         try:
             async with asyncio.TaskGroup() as scope:
@@ -181,6 +184,8 @@ class JobMaster:
             raise
         finally:
             self._services.directory.unregister(job_id, self)
+            if metrics is not None:
+                metrics.queries.forget(job_id)
         self._services.claims.release(job_id)
         if self._crash is not None:
             await self._release_all(self._crash)

@@ -6,9 +6,11 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter
 
+from flintlock.jobmaster.query_metrics import QueryMetrics
+
 
 class JobMasterMetrics:
-    """Failures by kind, and restarts."""
+    """Failures by kind, restarts, and the figures of streaming queries."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._failures: Final = Counter(
@@ -17,6 +19,8 @@ class JobMasterMetrics:
         self._restarts: Final = Counter(
             "flintlock_task_restarts", "Attempts that followed a failure.", registry=registry
         )
+        self.queries: Final = QueryMetrics()
+        registry.register(self.queries)
 
     def failed(self, kind: str) -> None:
         """Count a failed attempt."""

@@ -8,6 +8,7 @@ from flintlock.jobmaster.scheduling import parallelism_of
 from flintlock.model.ids import VertexId
 from flintlock.model.jobgraph import MAX_PARALLELISM
 from flintlock.model.jobs import JobOutcome, JobRequirements, JobSnapshot, ParallelismRange
+from flintlock.model.query_figures import QueryFigures
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import ResultRows
 
@@ -56,6 +57,17 @@ def results_of(job: ExecutionGraph) -> tuple[ResultRows, ...]:
     if job.status is not JobStatus.FINISHED:
         return ()
     return tuple(rows for region in job.regions if region.outcome is not None for rows in region.outcome.results)
+
+
+def active_queries(job: ExecutionGraph) -> list[QueryFigures]:
+    """Return the streaming queries that run now, as their tasks have reported them."""
+    return [
+        query
+        for region in job.regions
+        if region.current.queries and region.current.state.on_a_task_manager
+        for query in region.current.queries
+        if query.active
+    ]
 
 
 def scratch_of(job: ExecutionGraph) -> tuple[str, ...]:

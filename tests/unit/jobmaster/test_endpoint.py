@@ -37,6 +37,7 @@ from flintlock.model.errors import Conflict, Fenced, InvariantBroken, NotFound, 
 from flintlock.model.ids import InstanceId, JobId, StepName, TaskManagerId
 from flintlock.model.jobgraph import JobGraph
 from flintlock.model.jobs import JobOutcome, StoredJob
+from flintlock.model.query_figures import QueryFigures
 from flintlock.model.slots import TaskManagerLost
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import (
@@ -49,7 +50,9 @@ from flintlock.model.tasks import (
     TaskCanceled,
     TaskFailed,
     TaskFinished,
+    TaskMetrics,
     TaskNews,
+    TaskProgress,
     TaskReport,
     TaskRunning,
 )
@@ -706,6 +709,23 @@ async def test_failures_and_restarts_are_counted() -> None:
     assert value("flintlock_task_failures_total", {"kind": "spark task failure"}) == 1
     assert value("flintlock_task_failures_total", {"kind": "user code"}) == 1
     assert value("flintlock_task_restarts_total") == 1
+
+
+@virtual_time
+async def test_queries_are_in_the_metrics_of_the_leader_while_they_run() -> None:
+    harness = EndpointHarness()
+
+    def series() -> int:
+        families = harness.registry.collect()
+        return sum(len(family.samples) for family in families if family.name == "flintlock_query_batch")
+
+    async with harness.running() as job:
+        figures = (QueryFigures(name="counts", batch=3),)
+        await harness.report(TaskProgress(metrics=TaskMetrics(), queries=figures))
+        assert series() == 1
+        await harness.report(TaskFailed(failure=failure()))
+        await job
+    assert series() == 0
 
 
 @virtual_time

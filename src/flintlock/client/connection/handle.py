@@ -30,6 +30,7 @@ from flintlock.api.jobs import (
 )
 from flintlock.api.process import ThreadDump, ThreadInfo
 from flintlock.api.quarantine import QuarantineEntry
+from flintlock.api.queries import QueriesResponse
 from flintlock.api.requests import RerunRequest, SavepointRequest
 from flintlock.client.connection.http import Http
 from flintlock.client.connection.results import ResultHandle, only_name
@@ -124,6 +125,10 @@ class JobHandle:
     def waiting_note(self) -> str:
         """Return the job's place in the queue for slots, and what it needs; empty if it does not wait."""
         return waiting_notes(self._http.get("/resources", ClusterResources)).get(self.id, "")
+
+    def queries(self) -> QueriesResponse:
+        """Return the job's streaming queries, with the figures of their latest batches."""
+        return self._http.get(f"/jobs/{self.id}/queries", QueriesResponse)
 
     def attempts(self) -> JobAttempts:
         """Return regions, attempts, progress and failures as they are now."""
