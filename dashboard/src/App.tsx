@@ -1,4 +1,4 @@
-import { type ReactNode, useCallback, useEffect, useState } from "react";
+import { lazy, type ReactNode, Suspense, useCallback, useEffect, useState } from "react";
 
 import type { Address } from "./address/address.ts";
 import { useAddress } from "./address/useAddress.ts";
@@ -15,9 +15,13 @@ import { OverviewPage } from "./pages/overview/OverviewPage.tsx";
 import { TaskManagerPage } from "./pages/taskmanagers/TaskManagerPage.tsx";
 import { TaskManagersPage } from "./pages/taskmanagers/TaskManagersPage.tsx";
 
+// Has a reader of YAML, which no other page needs.
+const NewJobPage = lazy(async () => ({ default: (await import("./pages/newjob/NewJobPage.tsx")).NewJobPage }));
+
 const PAGES = [
   ["#/", "Overview", ["overview"]],
   ["#/jobs", "Jobs", ["jobs", "job"]],
+  ["#/new", "New job", ["new"]],
   ["#/taskmanagers", "TaskManagers", ["taskmanagers", "taskmanager"]],
   ["#/jobmanager", "JobManager", ["jobmanager"]],
 ] as const;
@@ -61,6 +65,12 @@ function Page({ address }: { readonly address: Address }): ReactNode {
   switch (address.page) {
     case "overview":
       return <OverviewPage />;
+    case "new":
+      return (
+        <Suspense fallback={<p>Reading …</p>}>
+          <NewJobPage />
+        </Suspense>
+      );
     case "jobs":
       return <JobsPage filter={address.filter} />;
     case "job":

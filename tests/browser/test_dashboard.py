@@ -272,7 +272,8 @@ def test_axe_finds_nothing_serious_on_any_page_in_light_and_dark_and_nothing_is_
         """
         const job = argument.jobs.revenue;
         const tabs = ["graph?step=clean", "timeline", "failures", "logs", "results", "streaming", "configuration"];
-        const pages = ["#/", "#/jobs", "#/taskmanagers", "#/jobmanager", ...tabs.map(tab => `#/jobs/${job}/${tab}`)];
+        const others = ["#/", "#/jobs", "#/new", "#/taskmanagers", "#/jobmanager"];
+        const pages = [...others, ...tabs.map(tab => `#/jobs/${job}/${tab}`)];
         const found = [];
         for (const hash of pages) {
             const name = hash.replace(job, "ID");

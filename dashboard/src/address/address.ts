@@ -43,6 +43,7 @@ export const PERIODS: Readonly<Record<string, number>> = {
 
 export type Address =
   | { readonly page: "overview" }
+  | { readonly page: "new" }
   | { readonly page: "jobs"; readonly filter: JobFilter }
   | { readonly page: "job"; readonly id: string; readonly tab: JobTab; readonly step: string }
   | { readonly page: "taskmanagers" }
@@ -57,6 +58,7 @@ export function readAddress(hash: string): Address {
   const parts = path.split("/").filter((part) => part !== "").map(decoded);
   const [first, second = "", third = "graph"] = parts;
   if (first === undefined) return { page: "overview" };
+  if (first === "new" && parts.length === 1) return { page: "new" };
   if (first === "jobs" && parts.length === 1) return { page: "jobs", filter: readFilter(values) };
   if (first === "jobs" && parts.length <= 3 && /^[0-9a-f]{32}$/.test(second)) {
     const tab = JOB_TABS.find((name) => name === third);
@@ -75,6 +77,8 @@ export function writeAddress(address: Address): string {
       return `#/jobs${queryText(filterValues(address.filter))}`;
     case "job":
       return `#/jobs/${address.id}/${address.tab}${queryText({ step: address.step })}`;
+    case "new":
+      return "#/new";
     case "taskmanagers":
       return "#/taskmanagers";
     case "taskmanager":

@@ -107,6 +107,12 @@ export interface CallerInfo {
   readonly token?: string;
 }
 
+/** POST /jobs/check: a job document, as for POST /jobs, and the names of the files that would be sent with it. */
+export interface CheckRequest {
+  readonly document: unknown;
+  readonly files?: ReadonlyArray<string>;
+}
+
 /** How many checkpoints there were. */
 export interface CheckpointCounts {
   readonly restored: number;
@@ -434,6 +440,20 @@ export interface JobChange {
 export interface JobChanges {
   readonly "submitted-by"?: string;
   readonly changes?: ReadonlyArray<JobChange>;
+}
+
+/** POST /jobs/check: the plan of a document and the steps of its regions, or what is wrong with it. */
+export interface JobCheck {
+  readonly plan?: Plan | null;
+  readonly regions?: ReadonlyArray<ReadonlyArray<string>>;
+  readonly problems?: ReadonlyArray<JobCheckProblem>;
+  readonly omitted?: number;
+}
+
+/** One thing that is wrong with a job document: the keys that lead to it, and what it is. */
+export interface JobCheckProblem {
+  readonly path: ReadonlyArray<string>;
+  readonly message: string;
 }
 
 /** GET /jobs/:jobid/config. */

@@ -49,11 +49,12 @@ export function placeGraph(nodes: readonly GraphNode[], edges: readonly GraphEdg
   for (const [region, members] of Map.groupBy(nodes, (node) => node.region)) {
     const sizes = new Map<string, Size>(members.map((node) => [nodeKey(node.id), NODE]));
     const inside: GraphEdge[] = [];
+    const fed = new Set(drawn.filter(({ from, to }) => regionOf.get(from) === region && regionOf.get(to) === region).map(({ to }) => to));
     for (const { from, to } of drawn) {
       const [begins, ends] = [regionOf.get(from) === region, regionOf.get(to) === region];
       if (begins && ends) inside.push({ from: nodeKey(from), to: nodeKey(to) });
-      else if (ends) {
-        // What enters a region has a lane of its own there, so that no line runs through a step.
+      else if (ends && fed.has(to)) {
+        // What enters a region behind its first layer has a lane of its own there, so that no line runs through a step.
         sizes.set(entryKey(from), LANE);
         inside.push({ from: entryKey(from), to: nodeKey(to) });
       }
@@ -75,11 +76,12 @@ export function placeGraph(nodes: readonly GraphNode[], edges: readonly GraphEdg
   const routeOf = ({ from, to }: GraphEdge): readonly Point[] => {
     const inner = routes.get(keyOf(nodeKey(from), nodeKey(to)));
     if (inner !== undefined) return inner;
-    const [source, lane] = [placed.get(nodeKey(from)), routes.get(keyOf(entryKey(from), nodeKey(to)))];
-    if (source === undefined || lane === undefined) return [];
+    const [source, target] = [placed.get(nodeKey(from)), placed.get(nodeKey(to))];
+    if (source === undefined || target === undefined) return [];
+    const begin = { x: source.x + source.width, y: source.y + source.height / 2 };
+    const lane = routes.get(keyOf(entryKey(from), nodeKey(to))) ?? [{ x: target.x, y: target.y + target.height / 2 }];
     const frame = whole.boxes.get(regionOf.get(to) ?? "");
-    const entry = { x: frame?.x ?? 0, y: lane[0]?.y ?? 0 };
-    return [{ x: source.x + source.width, y: source.y + source.height / 2 }, entry, ...lane];
+    return [begin, { x: frame?.x ?? begin.x, y: lane[0]?.y ?? begin.y }, ...lane];
   };
   return {
     width: whole.width,

@@ -158,6 +158,22 @@ class Plan(ApiStruct, frozen=True, kw_only=True):
     nodes: list[PlanNode]
 
 
+class JobCheckProblem(ApiStruct, frozen=True, kw_only=True):
+    """One thing that is wrong with a job document: the keys that lead to it, and what it is."""
+
+    path: tuple[str, ...]
+    message: str
+
+
+class JobCheck(ApiStruct, frozen=True, kw_only=True, omit_defaults=True):
+    """POST /jobs/check: the plan of a document and the steps of its regions, or what is wrong with it."""
+
+    plan: Plan | None = None
+    regions: tuple[tuple[str, ...], ...] = ()
+    problems: tuple[JobCheckProblem, ...] = ()
+    omitted: int = 0  # problems beyond those
+
+
 class PlanResponse(ApiStruct, frozen=True, kw_only=True):
     """GET /jobs/:jobid/plan."""
 

@@ -5,7 +5,7 @@ The body of POST /jobs is a `JobSpec` (`flintlock.model.checking.jobspec`).
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, field
 
@@ -37,6 +37,13 @@ class SavepointRequest(CamelCase, frozen=True, kw_only=True, forbid_unknown_fiel
     cancel_job: bool = field(name="cancel-job", default=False)
     format_type: Annotated[str, Meta(pattern="^(CANONICAL|NATIVE|DEFAULT)$")] = "NATIVE"
     trigger_id: str | None = None
+
+
+class CheckRequest(CamelCase, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """POST /jobs/check: a job document, as for POST /jobs, and the names of the files that would be sent with it."""
+
+    document: Any
+    files: tuple[str, ...] = ()
 
 
 class ClientHeartbeatRequest(CamelCase, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -81,6 +81,12 @@ def plan(job: JobSnapshot) -> shapes.Plan:
     )
 
 
+def plan_of_graph(graph: JobGraph) -> shapes.Plan:
+    """The plan of a graph that was not submitted: its parallelism is what the document says, else 1."""
+    nodes = [_node(graph, vertex, vertex.parallelism or graph.parallelism or 1) for vertex in graph.vertices]
+    return shapes.Plan(jid=graph.job_id, name=graph.name, type=graph.job_type, nodes=nodes)
+
+
 def _node(graph: JobGraph, vertex: JobVertex, parallelism: int) -> shapes.PlanNode:
     operation = vertex.operation
     return shapes.PlanNode(

@@ -14,7 +14,13 @@ from flintlock.api import vertices as of_vertices
 from flintlock.api.checkpoints import CheckpointsResponse
 from flintlock.api.quarantine import QuarantineEntry, QuarantineListing
 from flintlock.api.queries import QueriesResponse
-from flintlock.api.requests import ClientHeartbeatRequest, RerunRequest, SavepointRequest, VertexRequirementsRequest
+from flintlock.api.requests import (
+    CheckRequest,
+    ClientHeartbeatRequest,
+    RerunRequest,
+    SavepointRequest,
+    VertexRequirementsRequest,
+)
 from flintlock.model.jobgraph import Versions
 from flintlock.model.principals import Role
 from flintlock.rest.access import login, tokens
@@ -22,7 +28,7 @@ from flintlock.rest.cluster import handlers as cluster
 from flintlock.rest.cluster import process_handlers as process
 from flintlock.rest.cluster import taskmanager_handlers as taskmanager
 from flintlock.rest.dashboard import handlers as dashboard
-from flintlock.rest.jobs import applications, checkpoints, listing, operations, quarantine, queries, rerun
+from flintlock.rest.jobs import applications, check, checkpoints, listing, operations, quarantine, queries, rerun
 from flintlock.rest.jobs import handlers as jobs
 from flintlock.rest.metrics import handlers as metrics
 from flintlock.rest.metrics.registry import SubmissionTimer
@@ -164,6 +170,10 @@ ROUTES: Final[tuple[Route, ...]] = (
         answers=shapes.SubmittedJob, status=202, idempotency_key=True,
         body=("multipart/form-data", "application/json"), errors=(400, 409, 413, 422, 502, 503),
         timer=SubmissionTimer,
+    ),
+    Route(
+        method="POST", path="/jobs/check", handler=check.check, role=_SUBMITTER, answers=shapes.JobCheck,
+        body=_JSON, takes=CheckRequest, errors=(400, 413), served_by=_ANY,
     ),
     _get("/jobs/metrics", metrics.jobs, _AGGREGATED, _GET, _AGG, _JOBS, errors=_JOB),
     _get("/jobs/{jobid}", jobs.details, shapes.JobDetails, errors=_JOB),
