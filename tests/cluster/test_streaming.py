@@ -270,3 +270,62 @@ def test_a_streaming_job_restarts_by_itself_and_finishes_with_every_row_once(
     assert [attempt.state for attempt in region.attempts] == ["FAILED", "FINISHED"]
     assert [row[0] for row in found] == list(range(6))
     until("the end of the cleanup", lambda: not (checkpoints / ended.id).exists() or None)
+
+
+def test_a_job_continues_from_a_savepoint_that_was_made_under_load_with_every_row_once(
+    standing: Processes, tmp_path: Path
+) -> None:
+    """A new sink has each row that the savepoint had not yet, once; the sink of the saved job is ahead, and refused."""
+    source, numbers = tmp_path / "in", range(40)
+    source.mkdir()
+    for number in numbers:
+        (source / f"{number}.json").write_text(json.dumps({"n": number}) + "\n")
+
+    def job(out: str, trigger: dict[str, Any]) -> fl.Job:
+        made = fl.Job("saved", parallelism=1)
+        options = {"maxFilesPerTrigger": 1}
+        events = made.source("events", format="json", path=source, schema="n LONG", options=options, stream=True)
+        made.sink("files", events, format="parquet", path=tmp_path / out, uid="files-v1", trigger=trigger)
+        return made
+
+    rows = fl.Job("rows", parallelism=1)
+    out = rows.source("out", format="parquet", path=tmp_path / "second")
+    rows.result("all", rows.sql("sorted", "SELECT n FROM out ORDER BY n", inputs=[out]), limit=100)
+    now = {"availableNow": True}
+
+    with fl.connect(standing.url) as client:
+        running = client.submit(job("first", {"processingTime": "0 seconds"}))
+        log = standing.state_dir / "checkpoints" / running.id / "files-v1" / "commits"
+        until("some batches", lambda: len([*log.glob("[0-9]*")]) >= 3 or None)
+        savepoint = Path(running.savepoint())
+        until("a batch after the savepoint", lambda: latest(log) > saved_batch(savepoint) or None)
+        running.cancel()
+        with pytest.raises(fl.JobCanceled):
+            running.wait(120)
+        restore = {"execution.state-recovery.path": str(savepoint)}
+        with pytest.raises(fl.Invalid, match="Spark would skip the batches in between"):
+            client.submit(job("first", now), config=restore)
+        client.submit(job("second", now), config=restore).wait(240)
+        found = client.submit(rows).wait(240).result("all").rows()
+
+    assert [row[0] for row in found] == sorted(set(numbers) - saved_rows(savepoint))
+    assert not log.parent.exists(), "the savepoint outlives the checkpoints of its job"
+
+
+def latest(log: Path) -> int:
+    """Return the latest batch of a log."""
+    return max(int(path.name) for path in log.glob("[0-9]*"))
+
+
+def saved_batch(savepoint: Path) -> int:
+    """Return the batch that the only query was saved after."""
+    return decode_manifest((savepoint / MANIFEST).read_bytes()).queries[0].batch
+
+
+def saved_rows(savepoint: Path) -> set[int]:
+    """Return the rows that are in batches of the savepoint, as the log of the file source says."""
+    (query,) = decode_manifest((savepoint / MANIFEST).read_bytes()).queries
+    last = json.loads(query.offsets[0])["logOffset"]
+    logs = (savepoint / "queries" / "files-v1" / "sources" / "0").iterdir()
+    entries = [json.loads(line) for log in logs for line in log.read_text().splitlines()[1:]]
+    return {int(Path(entry["path"]).stem) for entry in entries if entry["batchId"] <= last}

@@ -24,7 +24,12 @@ from flintlock.cli.settings import (
 )
 from flintlock.config.extras import require_extra
 from flintlock.config.files import LoadedConfiguration, split_assignment
-from flintlock.config.options import CLIENT_HEARTBEAT_TIMEOUT
+from flintlock.config.options import (
+    CLIENT_HEARTBEAT_TIMEOUT,
+    RESTORE_CLAIM_MODE,
+    RESTORE_IGNORE_UNCLAIMED,
+    RESTORE_PATH,
+)
 from flintlock.model.application import ApplicationStatus
 from flintlock.model.errors import Refused
 from flintlock.model.jobgraph import EngineKind
@@ -127,6 +132,12 @@ class RunCommand(click.Command):
     " attached last, or that yarn.application.id names).",
 )
 @click.option("--local", is_flag=True, help="The same as -t local.")
+@click.option("-s", "--from-savepoint", metavar="PATH", help="Begin a streaming job from this savepoint.")
+@click.option("-n", "--allow-non-restored-state", is_flag=True,
+              help="Drop the state of saved queries that the job does not have.")  # fmt: skip
+@click.option(
+    "--claim", is_flag=True, help="Let the restored queries keep their ids, in place of the job that was saved."
+)
 @click.option("-v", "--verbose", is_flag=True, help="Show whole stack traces of a failure.")
 @click.option("-q", "--quiet", is_flag=True, help="Do not show progress.")
 @module_option
@@ -137,7 +148,7 @@ def run(
     *,
     target: str, args: tuple[str, ...], detached: bool, attached: bool, kind: str | None, local: bool, verbose: bool,
     quiet: bool, as_json: bool, as_module: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None,
-    **given: Any,
+    from_savepoint: str | None, allow_non_restored_state: bool, claim: bool, **given: Any,
 ) -> int:  # fmt: skip
     """Run TARGET and show its progress until it ends.
 
@@ -150,6 +161,7 @@ def run(
     from flintlock.client.authoring.targets import ProgramJob, read_target
     from flintlock.client.running import RunOptions, run_job, run_per_job
 
+    given["defines"] += _restore_defines(from_savepoint, allow_unclaimed=allow_non_restored_state, claim=claim)
     settings, directory = read_settings(conf, state_dir, given["defines"])
     where = _target_kind(kind, urls, local=local)
     if attached and detached:
@@ -187,6 +199,20 @@ def run(
         tables = [outcome.handle.result(name).table for name in outcome.handle.results()] if finished else []
         print_end(end, tables, elapsed_s=hooks.elapsed_s, verbose=verbose, quiet=quiet, as_json=as_json)
         return 0 if finished and outcome.status in (None, ApplicationStatus.SUCCEEDED) else 1
+
+
+def _restore_defines(savepoint: str | None, *, allow_unclaimed: bool, claim: bool) -> tuple[str, ...]:
+    """Return the options of the job that -s, -n and --claim stand for."""
+    if savepoint is None:
+        if allow_unclaimed or claim:
+            raise Refused("-n and --claim say how a job is restored: give the savepoint with -s")
+        return ()
+    path = savepoint if ":" in savepoint else str(Path(savepoint).absolute())
+    return (
+        f"{RESTORE_PATH.key}={path}",
+        *((f"{RESTORE_IGNORE_UNCLAIMED.key}=true",) if allow_unclaimed else ()),
+        *((f"{RESTORE_CLAIM_MODE.key}=CLAIM",) if claim else ()),
+    )
 
 
 def _warn_of_cluster_options(defines: Sequence[str]) -> None:

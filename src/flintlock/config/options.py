@@ -208,6 +208,23 @@ SAVEPOINTS_DIR: Final = Option(
     description="Where savepoints are made, unless a request names another directory: a path that all JobManagers can"
     " read and write. On the file system of `state.checkpoints.dir` a savepoint is made of hard links.",
 )  # fmt: skip
+RESTORE_PATH: Final = Option(
+    key="execution.state-recovery.path", parse=str, kind="a path", default="", scope=Scope.JOB,
+    unset="the job begins anew",
+    description="The savepoint that a streaming job begins from (`flintlock run -s`): a directory that the JobManagers"
+    " can read.",
+)  # fmt: skip
+RESTORE_IGNORE_UNCLAIMED: Final = Option(
+    key="execution.state-recovery.ignore-unclaimed-state", parse=boolean, kind=_YES_NO, default=False, scope=Scope.JOB,
+    description="Drop the state of saved queries whose uid no query of the job has (`flintlock run -n`). Otherwise such"
+    " a job is refused.",
+)  # fmt: skip
+RESTORE_CLAIM_MODE: Final = Option(
+    key="execution.state-recovery.claim-mode", parse=one_of("NO_CLAIM", "CLAIM"), kind="NO_CLAIM or CLAIM",
+    default="NO_CLAIM", scope=Scope.JOB,
+    description="Whether the restored queries get new ids (NO_CLAIM), or continue under the ids that were saved (CLAIM,"
+    " `flintlock run --claim`). The savepoint itself is never changed.",
+)  # fmt: skip
 CHECKPOINT_RETENTION: Final = Option(
     key="execution.checkpointing.externalized-checkpoint-retention",
     parse=one_of("DELETE_ON_CANCELLATION", "RETAIN_ON_CANCELLATION", "NO_EXTERNALIZED_CHECKPOINTS"),

@@ -337,6 +337,8 @@ class DispatchedJob:
         """Create the JobMaster and run it. An error that concerns only this job is this job's outcome: FAILED."""
         services, job = self._services, self.stored
         try:
+            if not services.savepoints.is_restored(job.graph):
+                await services.savepoints.restore(job.graph)
             runner = services.term.job_masters(job, progress, services.listing.touch, history)
         except Exception as error:  # noqa: BLE001 - a job that cannot be initialised is a FAILED job
             log.warning(log_events.JOB_INITIALIZATION_FAILED, job_id=self.job_id, reason=repr(error))

@@ -49,7 +49,7 @@ class BlobReferences(Protocol):
 
 
 class Savepoints(Protocol):
-    """Makes savepoints of streaming jobs. Each call may be repeated, also by another JobManager."""
+    """Makes savepoints of streaming jobs, and restores jobs. Each call may be repeated, also by another JobManager."""
 
     async def save(self, job: JobGraph, trigger_id: TriggerId, directory: str) -> str:
         """Save the last committed batch of each query of a job; return where the savepoint is.
@@ -60,13 +60,38 @@ class Savepoints(Protocol):
         """
         ...
 
+    async def check_restore(self, job: JobGraph) -> None:
+        """Return if a job can be restored from the savepoint that its configuration names, or names none.
+
+        Raises Refused with the reasons: the savepoint is damaged, does not match the job, or its sinks are ahead of it.
+        """
+        ...
+
+    def is_restored(self, job: JobGraph) -> bool:
+        """Return whether a job may start: it names no savepoint, or all of it is restored."""
+        ...
+
+    async def restore(self, job: JobGraph) -> None:
+        """Restore a job from its savepoint, before any of its queries starts. Raises Refused, Unavailable."""
+        ...
+
 
 class NoSavepoints:
-    """Where there is no place for savepoints."""
+    """Where there is no place for savepoints: none is made, and every job begins anew."""
 
     async def save(self, job: JobGraph, trigger_id: TriggerId, directory: str) -> str:  # noqa: ARG002 - makes none
         """Raise Refused."""
         raise Refused("this cluster makes no savepoints")
+
+    async def check_restore(self, job: JobGraph) -> None:
+        """Accept every job."""
+
+    def is_restored(self, job: JobGraph) -> bool:  # noqa: ARG002 - every job
+        """Return that nothing is to be restored."""
+        return True
+
+    async def restore(self, job: JobGraph) -> None:
+        """Restore nothing."""
 
 
 #: Returns how many leaders were lost while they worked on each of these jobs, and forgets all other jobs.

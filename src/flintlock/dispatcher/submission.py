@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from msgspec import structs
 
-from flintlock.config.options import PARALLELISM_OVERRIDES
+from flintlock.config.options import PARALLELISM_OVERRIDES, RESTORE_PATH
 from flintlock.dispatcher import core
 from flintlock.dispatcher.core import JobPhase
 from flintlock.dispatcher.job import DispatchedJob, JobBody, JobServices
@@ -119,6 +119,11 @@ class Submissions:
     async def _submit(self, message: JobSubmission) -> Submitted:
         """Check, reserve the id, and wait for the job's own task to make it durable."""
         self._scope.check_leading()
+        if message.graph.config.get(RESTORE_PATH.key):
+            # Before the id is reserved: it reads files.
+            graph = core.accepted_graph(message, self._services.versions, self._overrides)
+            await self._services.savepoints.check_restore(graph)
+            self._scope.check_leading()
         job_id = message.graph.job_id
         registered = self._scope.jobs.get(job_id)
         refusal = self._refuse(job_id) or core.duplicate(job_id, None if registered is None else registered.phase)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flintlock.config.options import RESTORE_PATH
 from flintlock.jobmaster.execution_graph import ExecutionGraph, RegionState
 from flintlock.jobmaster.history import info_of
 from flintlock.jobmaster.scheduling import parallelism_of
@@ -75,7 +76,8 @@ def scratch_of(job: ExecutionGraph) -> tuple[str, ...]:
     staging = [directory for region in job.regions for directory in region.staging]
     if any(region.plan.materialises and _any_attempt_sent(region) for region in job.regions):
         staging.append(job.plan.work_dir)  # older versions did not record it with the attempts
-    if job.plan.checkpoint_dir and job.status not in job.plan.kept_after and any(map(_any_attempt_sent, job.regions)):
+    written = any(map(_any_attempt_sent, job.regions)) or bool(job.plan.graph.config.get(RESTORE_PATH.key))
+    if job.plan.checkpoint_dir and job.status not in job.plan.kept_after and written:
         staging.append(job.plan.checkpoint_dir)
     return tuple(dict.fromkeys(staging))
 

@@ -19,7 +19,8 @@ import msgspec
 from msgspec import Struct
 
 from flintlock.model.errors import Corrupt, Incompatible
-from flintlock.model.jobgraph import JobGraph
+from flintlock.model.jobgraph import JobGraph, JobVertex
+from flintlock.model.operations import Source
 
 MANIFEST: Final = "_metadata.json"
 """The file that makes a directory a savepoint; written last."""
@@ -52,6 +53,7 @@ class SavedQuery(Struct, frozen=True, kw_only=True):
     sink: str = ""  # the path of that sink
     offsets: tuple[str, ...] = ()  # of each source after the batch, as Spark writes them
     partitions: int = 0  # of its state; 0: it has none
+    sources: tuple[str, ...] = ()  # the streaming steps that it reads
     clean_source: bool = False  # a source removes or moves what it has read: no earlier point can be restored
 
 
@@ -143,13 +145,37 @@ def restore_problems(
                 f"{uid}: a source removes or moves what it has read (cleanSource), so what came after batch"
                 f" {saved.batch} cannot be read again"
             )
-        ahead = sinks.get(uid)
-        if ahead is not None and ahead > saved.batch:
+        sources = streaming_sources(graph, vertex)
+        if saved.sources and len(saved.sources) != len(sources):
             problems.append(
-                f"{uid}: the files of step {str(vertex.name)!r} have batch {ahead}, and the savepoint ends at batch"
+                f"{uid}: reads {', '.join(sources)}, and was saved with {', '.join(saved.sources)}: the number of"
+                " streaming sources of a query cannot change. Give it another uid to begin anew"
+            )
+        at = sinks.get(uid)
+        if at is not None and at > saved.batch:
+            problems.append(
+                f"{uid}: the files of step {str(vertex.name)!r} have batch {at}, and the savepoint ends at batch"
                 f" {saved.batch}: Spark would skip the batches in between without a word. Choose another path"
             )
+        elif at is not None and at < saved.batch:
+            problems.append(
+                f"{uid}: the files of step {str(vertex.name)!r} end at batch {at}, and the savepoint at batch"
+                f" {saved.batch}: they were written by another query. Choose another path"
+            )
     return tuple(problems)
+
+
+def streaming_sources(graph: JobGraph, vertex: JobVertex) -> tuple[str, ...]:
+    """Return the names of the streaming steps that a query reads, sorted."""
+    seen: set[str] = set()
+    following: list[str] = [vertex.name]
+    while following:
+        name = following.pop()
+        if name not in seen:
+            seen.add(name)
+            following += graph.vertex(name).inputs
+    steps = (graph.vertex(name) for name in seen)
+    return tuple(sorted(step.name for step in steps if isinstance(step.operation, Source) and step.operation.stream))
 
 
 def files_of_batch(names: Collection[str], batch: int) -> tuple[str, ...]:

@@ -26,6 +26,11 @@ def local_path(place: str, what: str) -> Path:
     return Path(text)
 
 
+def is_local(place: str) -> bool:
+    """Return whether a path is on a file system of this machine."""
+    return place.startswith(("/", "file:"))
+
+
 def committed_batch(checkpoint: Path) -> int | None:
     """Return the last batch that a query has committed; None if there is none."""
     return latest_batch(_names(checkpoint / "commits"))

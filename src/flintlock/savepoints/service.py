@@ -1,4 +1,4 @@
-"""The savepoints of one JobManager: in threads, on file systems that it reaches as directories."""
+"""The savepoints of one JobManager, made and restored: in threads, on file systems that it reaches as directories."""
 
 from __future__ import annotations
 
@@ -8,15 +8,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from flintlock.model.errors import Conflict, Forbidden
+from flintlock.config.configuration import Configuration
+from flintlock.config.options import (
+    CHECKPOINTS_DIR,
+    RESTORE_CLAIM_MODE,
+    RESTORE_IGNORE_UNCLAIMED,
+    RESTORE_PATH,
+    SAVEPOINTS_DIR,
+)
+from flintlock.model.errors import Conflict, Forbidden, Invalid
 from flintlock.model.ids import TriggerId
 from flintlock.model.jobgraph import JobGraph, JobType
 from flintlock.savepoints.checkpoints import local_path
+from flintlock.savepoints.restoring import Restore, check_restore, is_restored, restore_job
 from flintlock.savepoints.writing import savepoint_name, write_savepoint
 
 
 class SavepointFiles:
-    """Makes savepoints of the checkpoints below one directory."""
+    """Makes savepoints of the checkpoints below one directory, and checkpoints of savepoints."""
 
     def __init__(
         self,
@@ -37,8 +46,8 @@ class SavepointFiles:
         """Make a savepoint. See dispatcher.services.Savepoints."""
         if job.job_type is not JobType.STREAMING:
             raise Conflict(f"job {job.job_id} is a batch job: only streaming jobs have savepoints")
-        parent = self._parent(directory)
-        checkpoints = local_path(self._checkpoints_dir, "state.checkpoints.dir") / job.job_id
+        parent = self._allowed(directory or self._savepoints_dir, "the directory")
+        checkpoints = self._checkpoints(job)
         name, now_ms, unique = savepoint_name(job.job_id, trigger_id), self._clock_ms(), uuid.uuid4().hex[:12]
 
         def write() -> Path:
@@ -48,14 +57,50 @@ class SavepointFiles:
 
         return str(await asyncio.to_thread(write))
 
-    def _parent(self, directory: str) -> Path:
-        root = local_path(self._savepoints_dir, "state.savepoints.dir")
-        if not directory:
-            return root
-        parent = local_path(directory, "the directory")
-        if self._confined and not parent.resolve().is_relative_to(root.resolve()):
+    async def check_restore(self, job: JobGraph) -> None:
+        """Check that a job can be restored as it asks for. See dispatcher.services.Savepoints."""
+        restore = self._restore_of(job)
+        if restore is not None:
+            if job.job_type is not JobType.STREAMING:
+                raise Invalid(f"{RESTORE_PATH.key} is set, but only a streaming job begins from a savepoint")
+            self._checkpoints(job)
+            await asyncio.to_thread(check_restore, job, restore, self._spark)
+
+    def is_restored(self, job: JobGraph) -> bool:
+        """Return whether nothing is left to restore. See dispatcher.services.Savepoints."""
+        return self._restore_of(job) is None or is_restored(self._checkpoints(job))
+
+    async def restore(self, job: JobGraph) -> None:
+        """Make the checkpoints of a job from its savepoint. See dispatcher.services.Savepoints."""
+        restore, checkpoints, new_id = self._restore_of(job), self._checkpoints(job), str(uuid.uuid4())
+        if restore is not None:
+            found = restore  # for the type checker: it is not None in the thread either
+            await asyncio.to_thread(lambda: restore_job(job, found, checkpoints=checkpoints, new_id=new_id))
+
+    def _restore_of(self, job: JobGraph) -> Restore | None:
+        """Return what a job asks to be restored from; None if it begins anew."""
+        configuration = Configuration(job.config)
+        path = configuration.get(RESTORE_PATH)
+        if not path:
+            return None
+        return Restore(
+            path=self._allowed(path, RESTORE_PATH.key),
+            allow_unclaimed=configuration.get(RESTORE_IGNORE_UNCLAIMED),
+            claim=configuration.get(RESTORE_CLAIM_MODE) == "CLAIM",
+        )
+
+    def _checkpoints(self, job: JobGraph) -> Path:
+        return local_path(self._checkpoints_dir, CHECKPOINTS_DIR.key) / job.job_id
+
+    def _allowed(self, directory: str, what: str) -> Path:
+        """Return a directory for savepoints. Raises Refused if it is none of this machine, or not a permitted one."""
+        path = local_path(directory, what)
+        if not self._confined:
+            return path
+        root = local_path(self._savepoints_dir, SAVEPOINTS_DIR.key)
+        if not path.resolve().is_relative_to(root.resolve()):
             raise Forbidden(
                 f"{directory} is not below state.savepoints.dir ({root}): where jobs run as another user, savepoints"
-                " are made only there"
+                " are made and read only there"
             )
-        return parent
+        return path

@@ -38,6 +38,7 @@ from flintlock.model.savepoints import (
     decode_manifest,
     encode_manifest,
     files_of_batch,
+    streaming_sources,
 )
 from flintlock.savepoints.checkpoints import (
     committed_batch,
@@ -80,7 +81,7 @@ def write_savepoint(
                 queries=tuple(_saved_queries(job, checkpoints, hidden)),
                 files=tuple(durable_files(hidden)),
             )
-            _write_durably(hidden / MANIFEST, encode_manifest(manifest))
+            write_durably(hidden / MANIFEST, encode_manifest(manifest))
             sync_directories(hidden)
             _rename(hidden, place, job.job_id)
     except OSError as error:
@@ -118,23 +119,19 @@ def _rename(hidden: Path, place: Path, job_id: JobId) -> None:
 
 def _saved_queries(job: JobGraph, checkpoints: Path, hidden: Path) -> Iterator[SavedQuery]:
     """Yield each query that has committed a batch; one that has not is at its beginning, and has nothing to save."""
-    cleans = any(
-        isinstance(vertex.operation, Source)
-        and vertex.operation.stream
-        and _option(vertex.operation.options, "cleanSource") not in ("", "off")
-        for vertex in job.vertices
-    )
     for vertex in job.vertices:
         if vertex.query is None:
             continue
         into = hidden / QUERIES / vertex.uid
         batch = _link_last_batch(checkpoints / vertex.uid, into)
         if batch is not None:
-            yield _described(vertex, into, batch, clean_source=cleans)
+            yield _described(job, vertex, into, batch)
 
 
-def _option(options: dict[str, str], name: str) -> str:
-    return next((value.lower() for key, value in options.items() if key.lower() == name.lower()), "")
+def _cleans(vertex: JobVertex) -> bool:
+    """Return whether a source removes or moves what it has read."""
+    options = vertex.operation.options if isinstance(vertex.operation, Source) else {}
+    return any(key.lower() == "cleansource" and value.lower() != "off" for key, value in options.items())
 
 
 def _link_last_batch(checkpoint: Path, into: Path) -> int | None:
@@ -158,7 +155,8 @@ def _link_last_batch(checkpoint: Path, into: Path) -> int | None:
     )
 
 
-def _described(vertex: JobVertex, saved: Path, batch: int, *, clean_source: bool) -> SavedQuery:
+def _described(job: JobGraph, vertex: JobVertex, saved: Path, batch: int) -> SavedQuery:
+    sources = streaming_sources(job, vertex)
     target = vertex.operation.target if vertex.guarantee is Guarantee.SINK_LOG else None
     planned = (saved / "offsets" / str(batch)).read_text()
     return SavedQuery(
@@ -170,22 +168,26 @@ def _described(vertex: JobVertex, saved: Path, batch: int, *, clean_source: bool
         sink=target or "",
         offsets=offsets_of(planned),
         partitions=state_partitions(planned) if (saved / "state").exists() else 0,
-        clean_source=clean_source,
+        sources=sources,
+        clean_source=any(_cleans(job.vertex(name)) for name in sources),
     )
 
 
-def link_or_copy(source: Path, target: Path) -> None:
+def link_or_copy(source: Path, target: Path, *, link: bool = True) -> None:
     """Make `target` a hard link, or a copy where the file system has none. A symbolic link is refused.
 
     Raises FileNotFoundError if the source is gone, OSError.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
+        if not link:
+            raise OSError(errno.ENOTSUP, "no link is wanted")
         os.link(source, target, follow_symlinks=False)
     except OSError as error:
         if error.errno not in _COPIED_INSTEAD:
             raise
-        with _opened(source) as descriptor, open(descriptor, "rb", closefd=False) as file, target.open("xb") as copy:
+        with opened(source) as descriptor, open(descriptor, "rb", closefd=False) as file, target.open("xb") as copy:
+            os.fchmod(copy.fileno(), stat.S_IMODE(os.fstat(descriptor).st_mode))  # not for more eyes than the source
             shutil.copyfileobj(file, copy, _CHUNK)
     if not stat.S_ISREG(target.lstat().st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(source))
@@ -194,7 +196,7 @@ def link_or_copy(source: Path, target: Path) -> None:
 def durable_files(directory: Path) -> Iterator[SavepointFile]:
     """Make every file below a directory durable, and yield it with its size and hash, in the order of their paths."""
     for name in sorted(files_below(directory)):
-        with _opened(directory / name) as descriptor:
+        with opened(directory / name) as descriptor:
             digest, size = hash_file(descriptor)
             os.fsync(descriptor)
         yield SavepointFile(path=name, size=size, sha256=digest)
@@ -211,7 +213,8 @@ def hash_file(descriptor: int) -> tuple[str, int]:
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Generator[int]:
+def opened(path: Path) -> Generator[int]:
+    """Open a file to read it. A symbolic link is refused: OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         yield descriptor
@@ -234,7 +237,8 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _write_durably(path: Path, content: bytes) -> None:
+def write_durably(path: Path, content: bytes) -> None:
+    """Write a new file, and return when it is durable but for its name."""
     with path.open("xb") as file:
         file.write(content)
         file.flush()

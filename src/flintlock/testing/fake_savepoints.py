@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from flintlock.config.options import RESTORE_PATH
 from flintlock.model.errors import FlintlockError
-from flintlock.model.ids import TriggerId
+from flintlock.model.ids import JobId, TriggerId
 from flintlock.model.jobgraph import JobGraph
 
 
@@ -16,6 +17,8 @@ class FakeSavepoints:
         self.made: list[tuple[TriggerId, str]] = []  # each one once, in the order in which they were completed
         self.asked = 0
         self.fail_with: FlintlockError | None = None
+        self.restored: list[JobId] = []  # each job once, in the order in which they were restored
+        self.refuse_with: FlintlockError | None = None  # raised for a job that is to be restored
         self.proceed = asyncio.Event()  # a savepoint is complete when it is set
         self.proceed.set()
 
@@ -29,3 +32,19 @@ class FakeSavepoints:
         if (trigger_id, location) not in self.made:
             self.made.append((trigger_id, location))
         return location
+
+    async def check_restore(self, job: JobGraph) -> None:
+        """Accept or refuse a job."""
+        if self.refuse_with is not None:
+            raise self.refuse_with
+
+    def is_restored(self, job: JobGraph) -> bool:
+        """Return whether a job names no savepoint, or was restored."""
+        return not job.config.get(RESTORE_PATH.key) or job.job_id in self.restored
+
+    async def restore(self, job: JobGraph) -> None:
+        """Restore a job."""
+        await self.proceed.wait()
+        if self.fail_with is not None:
+            raise self.fail_with
+        self.restored.append(job.job_id)

@@ -52,6 +52,7 @@ IN_WORDS = {
     "job.timeout",
     "state.checkpoints.dir",
     "state.savepoints.dir",
+    "execution.state-recovery.path",
     "restart-strategy.type",
     "slotmanager.number-of-slots.max",
     "slotmanager.max-total-resource.cpu",

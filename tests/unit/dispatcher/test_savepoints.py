@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.unit.dispatcher.dispatcher_harness import A, DispatcherHarness, empty, settle, status, until
+from msgspec import structs
+from tests.unit.dispatcher.dispatcher_harness import (
+    A,
+    DispatcherHarness,
+    empty,
+    outcome_of,
+    settle,
+    status,
+    submission,
+    until,
+)
 
 from flintlock.dispatcher.endpoint import Dispatcher
 from flintlock.model.commands import JobOperation, OperationQuery, OperationStatus, TriggerOperation, TriggerSavepoint
-from flintlock.model.errors import Unavailable
+from flintlock.model.errors import Invalid, Unavailable
 from flintlock.model.ids import TriggerId
+from flintlock.model.jobs import JobSubmission
 from flintlock.model.states import JobStatus
 from flintlock.testing.virtual_time import virtual_time
 
@@ -108,3 +119,64 @@ async def test_the_cleanup_of_an_ended_job_waits_for_its_savepoint() -> None:
         harness.savepoints.proceed.set()
         assert (await completed(dispatcher)).location == LOCATION
         await empty(dispatcher)
+
+
+# Jobs that begin from a savepoint
+
+
+def restoring() -> JobSubmission:
+    made = submission(A)
+    return structs.replace(made, graph=structs.replace(made.graph, config={"execution.state-recovery.path": "/s/one"}))
+
+
+@virtual_time
+async def test_a_job_is_restored_before_it_gets_its_job_master() -> None:
+    harness = DispatcherHarness()
+    harness.savepoints.proceed.clear()
+    async with harness.leading() as dispatcher:
+        await dispatcher.submit_job(restoring())
+        await settle()
+        assert harness.job_masters.made == []
+        harness.savepoints.proceed.set()
+        await until(lambda: bool(harness.job_masters.made))
+
+        assert harness.savepoints.restored == [A]
+
+
+@virtual_time
+async def test_a_job_that_cannot_be_restored_is_refused_and_not_stored() -> None:
+    harness = DispatcherHarness()
+    harness.savepoints.refuse_with = Invalid("the sink is ahead")
+    async with harness.leading() as dispatcher:
+        assert isinstance(await outcome_of(dispatcher.submit_job(restoring())), Invalid)
+
+        assert not harness.cluster.graphs
+        assert not dispatcher.jobs
+
+
+@virtual_time
+async def test_the_next_leader_restores_a_job_whose_leader_died_before() -> None:
+    """And not once more under the leader after that."""
+    harness = DispatcherHarness()
+    harness.savepoints.proceed.clear()
+    async with harness.leading() as dispatcher:
+        await dispatcher.submit_job(restoring())
+        await settle()
+    harness.savepoints.proceed.set()
+    for _ in range(2):
+        async with harness.leading():
+            await until(lambda: bool(harness.job_masters.made))
+
+    assert harness.savepoints.restored == [A]
+
+
+@virtual_time
+async def test_a_restore_that_fails_is_the_end_of_the_job() -> None:
+    harness = DispatcherHarness()
+    harness.savepoints.fail_with = Invalid("the savepoint is damaged")
+    async with harness.leading() as dispatcher:
+        await dispatcher.submit_job(restoring())
+        await empty(dispatcher)
+
+        assert await status(dispatcher) is JobStatus.FAILED
+        assert harness.job_masters.made == []

@@ -15,7 +15,7 @@ from flintlock.model.streams import StreamQuery
 UID = "files-v1"
 
 
-def streaming_job(*uids: str, out: Path | None = None, options: dict[str, str] | None = None) -> JobGraph:
+def streaming_job(*uids: str, out: Path | str | None = None, options: dict[str, str] | None = None) -> JobGraph:
     """Return a job with one file sink for each uid."""
     source = Source(format="json", paths=("/in",), schema="n LONG", options=options or {}, stream=True)
     sinks = [

@@ -9,9 +9,9 @@ import pytest
 from msgspec import structs
 from tests.unit.savepoints.checkpoint_samples import UID, CheckpointSample, streaming_job
 
-from flintlock.model.errors import Conflict, Forbidden, Refused
-from flintlock.model.ids import TriggerId
-from flintlock.model.jobgraph import JobType
+from flintlock.model.errors import Conflict, Forbidden, Invalid, Refused
+from flintlock.model.ids import JobId, TriggerId
+from flintlock.model.jobgraph import JobGraph, JobType
 from flintlock.savepoints.service import SavepointFiles
 
 TRIGGER = TriggerId("7" * 32)
@@ -60,3 +60,33 @@ def test_where_jobs_run_as_another_user_savepoints_are_made_below_the_configured
         asyncio.run(confined.save(JOB, TRIGGER, str(tmp_path / "savepoints" / ".." / "other")))
 
     assert asyncio.run(confined.save(JOB, TRIGGER, str(tmp_path / "savepoints" / "mine")))
+
+
+def restoring(path: Path, **config: str) -> JobGraph:
+    return structs.replace(JOB, job_id=JobId("9" * 32), config={"execution.state-recovery.path": str(path), **config})
+
+
+def test_a_job_is_restored_from_the_savepoint_that_its_configuration_names(tmp_path: Path) -> None:
+    files = service(tmp_path)
+    location = Path(asyncio.run(files.save(JOB, TRIGGER, "")))
+    job = restoring(location)
+    asyncio.run(files.check_restore(job))
+    assert not files.is_restored(job)
+
+    asyncio.run(files.restore(job))
+
+    assert files.is_restored(job)
+    assert (tmp_path / "checkpoints" / job.job_id / UID / "commits" / "1").exists()
+    assert files.is_restored(JOB), "a job that begins anew"
+
+
+def test_a_job_that_cannot_be_restored_is_refused_with_the_reason(tmp_path: Path) -> None:
+    files = service(tmp_path, confined=True)
+    location = Path(asyncio.run(files.save(JOB, TRIGGER, "")))
+    batch = structs.replace(restoring(location), job_type=JobType.BATCH)
+    with pytest.raises(Invalid, match="only a streaming job begins from a savepoint"):
+        asyncio.run(files.check_restore(batch))
+    with pytest.raises(Forbidden, match="made and read only there"):
+        asyncio.run(files.check_restore(restoring(tmp_path / "elsewhere")))
+    with pytest.raises(Refused, match="is not a directory that the JobManager can reach"):
+        asyncio.run(files.check_restore(restoring(Path("relative"))))

@@ -24,7 +24,7 @@ from flintlock.spark.region.failures import Interrupted, TaskError
 from flintlock.spark.region.plan import StepFrames
 from flintlock.spark.region.query_progress import figures_of, with_batch
 from flintlock.spark.region.session_config import session_config
-from flintlock.spark.region.streaming import PREDECESSOR_S, StreamingTask, latest_batch
+from flintlock.spark.region.streaming import PREDECESSOR_S, StreamingTask, begin_sink_log, latest_batch
 
 JOB = JobId("ab" * 16)
 FILES = Sink(format="parquet", path="/no-such-directory/out")
@@ -326,6 +326,22 @@ def on_files(
             (log / name).touch()
     sink = Sink(format="parquet", path=f"{scheme}{out}")
     return streaming(spark, sink=sink, checkpoint_dir=f"{scheme}{checkpoints}")
+
+
+@pytest.mark.parametrize(
+    ("committed", "log"),
+    [(0, {"0"}), (4, {"0", "1", "2", "3", "4"}), (9, {"9.compact"}), (21, {"19.compact", "20", "21"})],
+)
+def test_a_new_sink_of_a_restored_query_gets_the_log_that_spark_expects(
+    tmp_path: Path, committed: int, log: set[str]
+) -> None:
+    """Spark reads the log from its last compact entry on: none between may be missing."""
+    begin_sink_log(f"file://{tmp_path}/out", committed)
+
+    found = tmp_path / "out" / "_spark_metadata"
+    assert {path.name for path in found.iterdir()} == log
+    assert {path.read_text() for path in found.iterdir()} == {"v1"}
+    assert [path.name for path in found.parent.iterdir()] == ["_spark_metadata"]
 
 
 def test_the_latest_batch_of_a_log() -> None:

@@ -14,8 +14,10 @@ import json
 import os
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 from flintlock.model.checkpoints import QueryProgress, latest_batch
@@ -43,6 +45,7 @@ PREDECESSOR_S: Final = 120.0
 #: Spark's error class of a query that finds another one on its checkpoint.
 CONCURRENT: Final = "CONCURRENT_STREAM_LOG_UPDATE"
 _SINK_LOG: Final = "_spark_metadata"
+_COMPACT_INTERVAL: Final = 10  # every so many entries of that log, Spark writes one that has all before it
 
 
 class StreamingTask:
@@ -127,13 +130,17 @@ class StreamingTask:
     def _check_sink(self) -> None:
         """Raise TaskError if a file sink has batches that the checkpoint does not know: their rows would be lost.
 
-        Checked on local file systems only: no reader of Spark lists a directory whose name begins with `_`.
+        A sink without a log, of a query that was restored, gets one that ends at the checkpoint's batch. On local file
+        systems only: no reader of Spark lists a directory whose name begins with `_`.
         """
         target = self._vertex.operation.target
         if self._vertex.guarantee is not Guarantee.SINK_LOG or target is None:
             return
         written = latest_batch(_names_in(f"{target.rstrip('/')}/{_SINK_LOG}"))
         if written is None:
+            committed = latest_batch(_names_in(f"{self.checkpoint}/commits"))
+            if committed is not None:
+                begin_sink_log(target, committed)
             return
         planned = latest_batch(_names_in(f"{self.checkpoint}/offsets"))
         if planned is None or written > planned:
@@ -240,11 +247,33 @@ def _started(writer: Any, sink: Sink) -> object:
 
 def _names_in(directory: str) -> tuple[str, ...]:
     """Return the names of the files in a local directory; none if there is no such directory, or it is not local."""
-    path = directory.removeprefix("file://") if directory.startswith("file://") else directory.removeprefix("file:")
+    path = _local(directory)
     try:
-        return tuple(os.listdir(path)) if path.startswith("/") else ()  # noqa: PTH208 - names are enough
+        return () if path is None else tuple(os.listdir(path))  # noqa: PTH208 - names are enough
     except OSError:
         return ()
+
+
+def _local(place: str) -> str | None:
+    """Return the path of a local directory; None if it is not local."""
+    path = place.removeprefix("file://") if place.startswith("file://") else place.removeprefix("file:")
+    return path if path.startswith("/") else None
+
+
+def begin_sink_log(target: str, committed: int) -> None:
+    """Give a new file sink a log that ends, without a file, at a batch: that is what Spark expects before the next one.
+
+    Spark reads the log from its last compact entry on, and fails if one between is missing.
+    """
+    place = _local(target)
+    if place is None:
+        return
+    hidden = Path(place) / f".flintlock-sink-log-{uuid.uuid4().hex}"
+    hidden.mkdir(parents=True)
+    compact = (committed + 1) // _COMPACT_INTERVAL * _COMPACT_INTERVAL - 1
+    for batch in range(max(compact, 0), committed + 1):
+        (hidden / (f"{batch}.compact" if batch == compact else str(batch))).write_text("v1")
+    hidden.rename(Path(place) / _SINK_LOG)
 
 
 def sink_ahead(path: str, written: int, planned: int | None) -> str:

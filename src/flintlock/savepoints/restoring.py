@@ -1,0 +1,168 @@
+"""Starts a job from a savepoint: its files become the checkpoints of the job's queries, before any of them runs.
+
+    <checkpoints>/<job>/.<uid>.<random>/…   links to the files of one query, or copies, compared with the manifest
+    <checkpoints>/<job>/<uid>/              the rename: the checkpoint of the query is complete
+    <checkpoints>/<job>/_restored           last: nothing is restored any more, whatever becomes of the savepoint
+
+Whoever dies in between has started no query. The next one skips what is complete, and does the rest again.
+
+The savepoint is only read. Where a query gets a new id, the file that has it is written anew, never through the link.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from flintlock.model.errors import Corrupt, FlintlockError, Incompatible, Invalid, Unavailable
+from flintlock.model.jobgraph import JobGraph
+from flintlock.model.operations import Guarantee
+from flintlock.model.savepoints import (
+    MANIFEST,
+    QUERIES,
+    SavedQuery,
+    SavepointManifest,
+    damage,
+    decode_manifest,
+    restore_problems,
+)
+from flintlock.savepoints.checkpoints import files_below, is_local, latest_sink_batch
+from flintlock.savepoints.writing import (
+    hash_file,
+    link_or_copy,
+    opened,
+    sync_directories,
+    sync_directory,
+    write_durably,
+)
+
+RESTORED: Final = "_restored"
+"""The file in the directory of a job's checkpoints that says that all of the savepoint is there."""
+
+
+class Restore(Struct, frozen=True, kw_only=True):
+    """What a job is restored from, and how."""
+
+    path: Path
+    allow_unclaimed: bool = False  # state that no query of the job takes is dropped
+    claim: bool = False  # the queries keep their ids
+
+
+def read_savepoint(path: Path) -> SavepointManifest:
+    """Return the manifest of a savepoint whose files are there. Raises Invalid if it is none, or not complete."""
+    try:
+        manifest = decode_manifest((path / MANIFEST).read_bytes())
+        found = {name: (path / name).lstat().st_size for name in files_below(path) if name != MANIFEST}
+    except OSError as error:
+        raise Invalid(f"{path} is not a savepoint that the JobManager can read: {error.strerror}") from error
+    except (Corrupt, Incompatible) as error:
+        raise Invalid(f"{path}: {error.public}") from error
+    hashes = {file.path: file.sha256 for file in manifest.files}
+    problems = damage(manifest, {name: (size, hashes.get(name, "")) for name, size in found.items()})
+    if problems:
+        raise Invalid(f"the savepoint {path} is damaged: {'; '.join(problems)}", problems=problems)
+    return manifest
+
+
+def check_restore(job: JobGraph, restore: Restore, spark: str) -> None:
+    """Raise Invalid, with every reason, if the job cannot be restored."""
+    manifest = read_savepoint(restore.path)
+    problems = [*restore_problems(manifest, job, _sink_batches(job), allow_unclaimed=restore.allow_unclaimed)]
+    if _minor(manifest.spark) > _minor(spark):
+        problems.append(f"it was made with Spark {manifest.spark}, and this cluster runs {spark}")
+    for vertex in job.vertices:
+        target = vertex.operation.target if vertex.guarantee is Guarantee.SINK_LOG else None
+        if target is not None and manifest.query(vertex.uid) is not None and not is_local(target):
+            problems.append(f"{vertex.uid}: whether {target} is ahead of the savepoint cannot be found out from here")
+    if problems:
+        text = "; ".join(problems)
+        raise Invalid(f"the job cannot be restored from {restore.path}: {text}", problems=tuple(problems))
+
+
+def is_restored(checkpoints: Path) -> bool:
+    """Return whether nothing is left to do for a job with these checkpoints."""
+    return (checkpoints / RESTORED).exists()
+
+
+def restore_job(job: JobGraph, restore: Restore, *, checkpoints: Path, new_id: str) -> None:
+    """Make the checkpoints of a job's queries from a savepoint. `new_id` is a UUID that nothing else has.
+
+    Raises Invalid if the savepoint is damaged, Unavailable if a file cannot be read or written.
+    """
+    if is_restored(checkpoints):
+        return
+    manifest = read_savepoint(restore.path)
+    try:
+        checkpoints.mkdir(parents=True, exist_ok=True)
+        for number, vertex in enumerate(job.vertices):
+            saved = None if vertex.query is None else manifest.query(vertex.uid)
+            if saved is not None and not (checkpoints / saved.uid).exists():
+                query_id = None if restore.claim else f"{new_id[:-4]}{number:04x}"
+                _restore_query(manifest, saved, restore.path, checkpoints, query_id=query_id, unique=new_id[:8])
+        owner = checkpoints.parent.stat()
+        os.chown(checkpoints, owner.st_uid, owner.st_gid)
+        write_durably(checkpoints / RESTORED, f"{restore.path}\n".encode())
+        sync_directory(checkpoints)
+    except OSError as error:
+        raise Unavailable(
+            f"{restore.path} could not be restored to {checkpoints}: {error.strerror}: {error.filename}"
+        ) from error
+
+
+def _restore_query(
+    manifest: SavepointManifest,
+    saved: SavedQuery,
+    savepoint: Path,
+    checkpoints: Path,
+    *,
+    query_id: str | None,
+    unique: str,
+) -> None:
+    hidden = checkpoints / f".{saved.uid}.{unique}"
+    prefix = f"{QUERIES}/{saved.uid}/"
+    # Where jobs run as another user, the files become that one's: never those of the savepoint, or what they link to.
+    owner = checkpoints.parent.stat()
+    given = owner.st_uid != os.geteuid()
+    try:
+        for file in manifest.files:
+            if not file.path.startswith(prefix):
+                continue
+            target = hidden / file.path.removeprefix(prefix)
+            link_or_copy(savepoint / file.path, target, link=not given)
+            with opened(target) as descriptor:
+                digest, _ = hash_file(descriptor)
+                os.fsync(descriptor)
+            if digest != file.sha256:
+                raise Invalid(f"the savepoint {savepoint} is damaged: {file.path} has another content than was saved")
+        if query_id is not None:
+            (hidden / "metadata").unlink()
+            write_durably(hidden / "metadata", json.dumps({"id": query_id}).encode())
+    except (OSError, FlintlockError):
+        shutil.rmtree(hidden, ignore_errors=True)
+        raise
+    if given:
+        _give(hidden, owner.st_uid, owner.st_gid)
+    sync_directories(hidden)
+    hidden.rename(checkpoints / saved.uid)
+    sync_directory(checkpoints)
+
+
+def _give(directory: Path, user: int, group: int) -> None:
+    for parent, _, names in os.walk(directory):
+        for path in (parent, *(f"{parent}/{name}" for name in names)):
+            os.chown(path, user, group, follow_symlinks=False)
+
+
+def _sink_batches(job: JobGraph) -> dict[str, int | None]:
+    """Return the latest batch in the log of each file sink, by uid."""
+    targets = {vertex.uid: vertex.operation.target for vertex in job.vertices if vertex.guarantee is Guarantee.SINK_LOG}
+    return {uid: latest_sink_batch(target) for uid, target in targets.items() if target is not None}
+
+
+def _minor(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
