@@ -206,6 +206,23 @@ def files_in(place: Path) -> dict[str, str]:
     return {str(path.relative_to(place)): path.read_text() for path in every}
 
 
+def test_sparks_ui_is_read_with_links_below_a_root(shared: Shared) -> None:
+    root = "/spark-ui/pass"
+
+    first = shared.do(shared.engine.read_ui("/", root))
+    jobs = shared.do(shared.engine.read_ui("/jobs/", root))
+    script = shared.do(shared.engine.read_ui("/static/webui.js", root))
+    executors = shared.do(shared.engine.read_ui(f"/api/v1/applications/{shared.engine.ready.application_id}", root))
+
+    assert (first.status, first.location) == (302, f"{root}/jobs/")
+    assert jobs.status == 200
+    assert f'href="{root}/stages/"'.encode() in jobs.body
+    assert f'src="{root}/static/webui.js"'.encode() in jobs.body
+    assert b"/kill/" not in jobs.body
+    assert (script.status, script.content_type.partition(";")[0]) == (200, "text/javascript")
+    assert shared.engine.ready.application_id.encode() in executors.body
+
+
 def test_a_connect_query_with_python_functions_and_arrow(shared: Shared) -> None:
     session = new_session()
 

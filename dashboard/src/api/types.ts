@@ -900,6 +900,12 @@ export interface SourceSpec {
   readonly stream?: boolean;
 }
 
+/** A link to Spark's own UI of an engine, relative to the cluster's address. Whoever has it can use it. */
+export interface SparkUiLink {
+  readonly path: string;
+  readonly "expires-in": number;
+}
+
 /** How a number is spread over the subtasks. */
 export interface Spread {
   readonly min: number;

@@ -195,3 +195,10 @@ class AggregatedMetric(ApiStruct, frozen=True, kw_only=True, omit_defaults=True)
     max: float | None = None
     avg: float | None = None
     sum: float | None = None
+
+
+class SparkUiLink(KebabCase, frozen=True, kw_only=True):
+    """A link to Spark's own UI of an engine, relative to the cluster's address. Whoever has it can use it."""
+
+    path: str
+    expires_in: int  # seconds

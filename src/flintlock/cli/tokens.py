@@ -1,4 +1,4 @@
-"""`flintlock token create|list|revoke|whoami`, and `flintlock dashboard`."""
+"""`flintlock token create|list|revoke|whoami`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from flintlock.cli.settings import cluster_options, connect, json_option, on_terminal, print_json
+from flintlock.cli.settings import cluster_options, connect, json_option, print_json
 from flintlock.cli.tables import aligned, moment
 from flintlock.model.principals import Role
 
@@ -80,21 +80,3 @@ def whoami(*, as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir
         print_json(who)
         return
     click.echo(f"{who.name}, role {who.role}")
-
-
-@click.command()
-@click.option("--open/--no-open", "opens", default=None, help="Open a browser (default: on a terminal).")
-@json_option
-@cluster_options
-def dashboard(
-    *, opens: bool | None, as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None
-) -> None:
-    """Open the cluster in a browser, logged in as the caller. The link can be used once, within ten minutes."""
-    with connect(urls, conf, state_dir) as client:
-        link = client.login_link()
-    if as_json:
-        print_json({"link": link})
-        return
-    click.echo(link)
-    if opens or (opens is None and on_terminal()):
-        click.launch(link)

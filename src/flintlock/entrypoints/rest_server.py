@@ -38,13 +38,13 @@ from flintlock.security.cluster_secret import ClusterSecret
 from flintlock.security.local_credentials import LocalAuthenticator, local_credential
 from flintlock.security.oidc import OidcAuthenticator, OidcSettings
 from flintlock.security.sessions import Sessions
+from flintlock.security.spark_ui_links import SparkUiLinks
 
 _BACKLOG: Final = 1024
 #: Of every response: a browser takes nothing for a page or a script that is none, and shows nothing in other pages.
 _HEADERS: Final = [
     ("x-content-type-options", "nosniff"),
     ("x-frame-options", "DENY"),
-    ("cross-origin-resource-policy", "same-origin"),
     ("referrer-policy", "no-referrer"),
 ]
 log = structlog.get_logger()
@@ -72,6 +72,7 @@ async def serving_rest(
     own_credential = partial(_own_credential, secret, services.clock_ms)
     async with Upstream(own_credential, client_context(tls)) as upstream, asyncio.TaskGroup() as tasks:
         authentication = None
+        services = replace(services, spark_ui_links=SparkUiLinks(secret))
         if configuration.get(AUTHENTICATION) == "required":
             find_principal = LeadersVerdict(upstream, leaders, own_url).principal
             tokens = TokensOfLeader(services.dispatcher, leading, find_principal)

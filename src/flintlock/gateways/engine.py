@@ -12,6 +12,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from flintlock.model.commands import TaskAnswer, TaskCommand
+from flintlock.model.diagnostics import EngineUiPage
 from flintlock.model.tasks import (
     DeployTask,
     FilesPublished,
@@ -57,6 +58,10 @@ class Engine(Protocol):
 
     async def remove_directories(self, directories: tuple[str, ...]) -> None:
         """Remove directories that are Flintlock's own (refuses others). Idempotent."""
+        ...
+
+    async def read_ui(self, path: str, root: str) -> EngineUiPage:
+        """Return a page of Spark's UI, its links below `root`. Raises Refused if it has none, Unavailable."""
         ...
 
 

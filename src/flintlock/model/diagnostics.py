@@ -1,4 +1,4 @@
-"""What a process reports about itself when it is asked: the stacks of its threads, and its log files.
+"""What a process reports about itself when it is asked: the stacks of its threads, its log files, its engine's UI.
 
 A query to a TaskManager's process is one message from REST to the TaskManager, as commands are:
 
@@ -15,6 +15,10 @@ from flintlock.model.ids import TaskManagerId
 
 #: How much of a log file is sent at most: its last bytes.
 MAX_LOG_BYTES: Final = 4 << 20
+
+
+#: How large a page of Spark's UI may be. Those of jobs with thousands of tasks have some hundred kilobytes.
+MAX_UI_BYTES: Final = 8 << 20
 
 
 class ThreadStack(Struct, frozen=True, kw_only=True):
@@ -45,7 +49,15 @@ class ReadProcessLog(Struct, frozen=True, kw_only=True, tag="read-log"):
     engine: bool = False  # without a name: the log of its Spark engine
 
 
-ProcessQuery: TypeAlias = DumpProcessThreads | ListProcessLogs | ReadProcessLog
+class ReadEngineUi(Struct, frozen=True, kw_only=True, tag="read-engine-ui"):
+    """Answer with a page of Spark's own UI of the TaskManager's engine (EngineUiPage)."""
+
+    task_manager: TaskManagerId
+    path: str  # with its query, as in a request to Spark
+    root: str  # that the links of the page begin with
+
+
+ProcessQuery: TypeAlias = DumpProcessThreads | ListProcessLogs | ReadProcessLog | ReadEngineUi
 
 
 class ProcessThreadsDumped(Struct, frozen=True, kw_only=True, tag="threads-dumped"):
@@ -74,4 +86,13 @@ class ProcessLogRead(Struct, frozen=True, kw_only=True, tag="log-read"):
     data: bytes
 
 
-ProcessAnswer: TypeAlias = ProcessThreadsDumped | ProcessLogsListed | ProcessLogRead
+class EngineUiPage(Struct, frozen=True, kw_only=True, tag="engine-ui-page"):
+    """A response of Spark's UI: a page, a script, an image, or where to find one."""
+
+    status: int
+    content_type: str
+    body: bytes  # at most MAX_UI_BYTES
+    location: str = ""  # of a redirection: a path below the root
+
+
+ProcessAnswer: TypeAlias = ProcessThreadsDumped | ProcessLogsListed | ProcessLogRead | EngineUiPage

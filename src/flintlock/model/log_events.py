@@ -455,12 +455,6 @@ ENGINE_NOT_PROTECTED: Final = _event(
     "The engine's executors run on other machines, and Spark's connections to them are neither authenticated nor"
     " encrypted: set spark.authenticate.secret as the Spark master has it, or spark.authenticate: false to accept it.",
 )
-ENGINE_UI_DISABLED: Final = _event(
-    "TaskManager",
-    "engine-ui-disabled",
-    "Spark's UI is configured to be on, but would serve every user of the machine: it stays off until a key for its"
-    " tokens, or spark.ui.filters, is configured.",
-)
 CLUSTER_CHANGED: Final = _event(
     "TaskManager",
     "cluster-changed",

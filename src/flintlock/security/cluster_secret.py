@@ -38,6 +38,7 @@ class Purpose(StrEnum):
     RPC = "rpc"  # credentials of the cluster's members
     CLUSTER_NAME = "cluster name"  # in fencing tokens: which cluster a leader belongs to
     SESSIONS = "sessions"  # cookies of browsers, and the codes that are exchanged for them
+    SPARK_UI = "spark ui"  # links to Spark's UI of an engine
 
 
 class ClusterSecret:

@@ -35,7 +35,7 @@ from flintlock.model.errors import Unavailable
 from flintlock.security.job_secrets import SecretFiles, SecretVariables
 from flintlock.spark.cluster_environment import cluster_environment
 from flintlock.spark.engine.class_path import missing_jar, missing_jar_text, with_class_path
-from flintlock.spark.engine.conf import UI_KEY, is_protected, is_ui_enabled, ui_protection
+from flintlock.spark.engine.conf import is_protected
 from flintlock.spark.engine.handle import SparkEngine
 from flintlock.spark.engine.java import find_java
 from flintlock.spark.engine.messages import EngineSettings
@@ -121,8 +121,6 @@ class LocalEngineLauncher:
         master = conf.get("spark.master", "local")
         if not is_protected(master, conf) and "spark.authenticate" not in conf:
             log.warning(log_events.ENGINE_NOT_PROTECTED, master=master)
-        if is_ui_enabled(conf) and not is_ui_enabled({**conf, **ui_protection(master, conf)}):
-            log.warning(log_events.ENGINE_UI_DISABLED, set=UI_KEY)
 
     def _claim(self) -> None:
         """Find out, once, whether limits can be enforced by control groups, and log the result."""

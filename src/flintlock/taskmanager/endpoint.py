@@ -16,7 +16,7 @@ from flintlock.model.application import ShutDownCluster
 from flintlock.model.backoff import Backoff
 from flintlock.model.commands import TaskAnswer, TaskCommand
 from flintlock.model.confinement import deployment_problem, publication_problem, removal_problem
-from flintlock.model.diagnostics import ProcessAnswer, ProcessQuery
+from flintlock.model.diagnostics import ProcessAnswer, ProcessQuery, ReadEngineUi
 from flintlock.model.errors import Refused, Unavailable
 from flintlock.model.ids import AttemptId, InstanceId, is_job_id
 from flintlock.model.slots import LivenessProbe
@@ -158,7 +158,9 @@ class TaskManager:
         await asyncio.to_thread(task_logs.remove_logs, self._services.log_directory, message.job_ids)
 
     async def query_process(self, message: ProcessQuery) -> ProcessAnswer:
-        """Answer about this process."""
+        """Answer about this process, or about its engine."""
+        if isinstance(message, ReadEngineUi):
+            return await self._engine().session.read_ui(message)
         return await answer_process_query(message, self._services.process_logs)
 
     async def watch_liveness(self, message: LivenessProbe) -> None:

@@ -27,6 +27,7 @@ from flintlock.gateways.engine import Engine, RunnerPool, TaskRunner
 from flintlock.model import log_events
 from flintlock.model.commands import CancelTask, CommandAccepted, TaskAnswer, TaskCommand, TaskQuery
 from flintlock.model.confinement import undeclared_sink
+from flintlock.model.diagnostics import EngineUiPage, ReadEngineUi
 from flintlock.model.errors import Corrupt, FlintlockError, JobFailed, NotFound, Refused, Unavailable
 from flintlock.model.ids import AttemptId
 from flintlock.model.tasks import (
@@ -140,6 +141,10 @@ class EngineSession:
     async def remove_files(self, order: RemoveFiles) -> None:
         """Remove directories of an ended job."""
         await self._engine.remove_directories(order.directories)
+
+    async def read_ui(self, query: ReadEngineUi) -> EngineUiPage:
+        """Return a page of Spark's UI of the engine. Raises Refused, Unavailable."""
+        return await self._engine.read_ui(query.path, query.root)
 
     def runner_pids(self) -> dict[int, AttemptId]:
         """Return the processes of the attempts that run."""

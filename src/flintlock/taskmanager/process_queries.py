@@ -11,17 +11,17 @@ from flintlock.model.diagnostics import (
     MAX_LOG_BYTES,
     DumpProcessThreads,
     ListProcessLogs,
-    ProcessAnswer,
     ProcessLogRead,
     ProcessLogsListed,
-    ProcessQuery,
     ProcessThreadsDumped,
     ReadProcessLog,
 )
 from flintlock.model.errors import NotFound
 
 
-async def answer_process_query(query: ProcessQuery, logs: ProcessLogs) -> ProcessAnswer:
+async def answer_process_query(
+    query: DumpProcessThreads | ListProcessLogs | ReadProcessLog, logs: ProcessLogs
+) -> ProcessThreadsDumped | ProcessLogsListed | ProcessLogRead:
     """Return the answer. Raises NotFound for a log that does not exist here."""
     match query:
         case DumpProcessThreads():

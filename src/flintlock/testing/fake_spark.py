@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from flintlock.gateways.engine import Engine, RunnerPool, SparkSessionKey
 from flintlock.model.commands import CancelTask, CommandAccepted, TaskAnswer, TaskCommand
+from flintlock.model.diagnostics import EngineUiPage
 from flintlock.model.errors import JobFailed, Unavailable
 from flintlock.model.ids import AttemptId, JobId, RegionId, StepName
 from flintlock.model.operations import Result, Sink
@@ -278,6 +279,11 @@ class FakeEngine:
             await self._pause()
             for path in self._spark.files.matching(directory):
                 del self._spark.files.content[path]
+
+    async def read_ui(self, path: str, root: str) -> EngineUiPage:
+        """Return a page with its path."""
+        await self._pause()
+        return EngineUiPage(status=200, content_type="text/html", body=f"{root}{path}".encode())
 
     async def _pause(self, longest_s: float = 0.2) -> None:
         await asyncio.sleep(self._spark.random.uniform(0.001, longest_s))

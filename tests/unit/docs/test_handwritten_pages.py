@@ -50,7 +50,7 @@ def test_every_name_in_the_glossary_exists() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_names_commands_and_options_that_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    commands = re.findall(r"(?:`|^)flintlock ([a-z]+)", text, re.MULTILINE)
+    commands = re.findall(r"(?:`|^)flintlock ([a-z][a-z-]*)", text, re.MULTILINE)
     groups = "|".join(sorted({option.key.split(".")[0] for option in OPTIONS}))
     options = re.findall(rf"`((?:{groups})(?:\.[a-z]+(?:-[a-z]+)*)+)`", text)
     files = ("json", "yaml", "py", "md")

@@ -37,6 +37,7 @@ from flintlock.security.authentication import Authentication
 from flintlock.security.cluster_secret import ClusterSecret
 from flintlock.security.local_credentials import LocalAuthenticator, local_credential
 from flintlock.security.sessions import Sessions
+from flintlock.security.spark_ui_links import SparkUiLinks
 from flintlock.testing.fake_blobs import FakeBlobs
 from flintlock.testing.fake_dispatcher import FakeDispatcher
 from flintlock.testing.fake_resourcemanager import FakeResourceManager
@@ -97,6 +98,7 @@ class RestHarness:
         self.sessions = Sessions(SECRET, tokens.check_session)
         self.authentication = Authentication((LocalAuthenticator(SECRET), tokens, self.sessions), lambda: self.now_ms)
         self.services = replace(self.services, forget_credentials=self.authentication.forget, sessions=self.sessions)
+        self.services = replace(self.services, spark_ui_links=SparkUiLinks(SECRET))
         self.audit = AuditRecords()
         self.bare_app = rest_app(self.services)
         self.app = self.protected(self.bare_app)

@@ -80,7 +80,8 @@ def test_only_the_probes_of_a_service_manager_the_login_and_the_files_of_the_das
     probes = {("GET", "/healthz"), ("GET", "/readyz")}
     login = {("GET", "/login"), ("POST", "/login")}  # a page without data, and the exchange of a code
     dashboard = {("GET", "/"), ("GET", "/assets/{asset}")}  # the same files everywhere, without data
-    assert {(row.method, row.path) for row in OPEN} == probes | login | dashboard
+    with_a_pass = {("GET", "/spark-ui/{pass}")}  # which its path contains
+    assert {(row.method, row.path) for row in OPEN} == probes | login | dashboard | with_a_pass
     app = CountingApp()
     for row in OPEN:
         assert send(behind(app), row.method, row.path).status_code == 200

@@ -6,15 +6,17 @@ import asyncio
 
 import pytest
 from starlette.requests import Request
-from tests.unit.rest.rest_harness import RESOURCES, T0, A, B, RestHarness, ended, running
+from tests.unit.rest.rest_harness import RESOURCES, SECRET, T0, A, B, RestHarness, ended, running
 
 from flintlock.config.options import OPTIONS
 from flintlock.model.errors import Fenced, FlintlockError, InvariantBroken, Unavailable
+from flintlock.model.ids import TaskManagerId
 from flintlock.model.jobgraph import vertex_id
 from flintlock.model.states import JobStatus
 from flintlock.rest.jobs.listing import job_events
 from flintlock.rest.server.http import RestCall
 from flintlock.rest.server.routes import ROUTES
+from flintlock.security.spark_ui_links import SparkUiLinks
 from flintlock.testing.virtual_time import run_virtual
 
 
@@ -163,6 +165,7 @@ def test_without_a_leader_every_request_may_be_repeated(rest: RestHarness, path:
         subtaskindex=0,
         triggerid="0" * 32,
         file="taskmanager.log",
+        **{"pass": SparkUiLinks(SECRET).make(TaskManagerId("tm-1"), rest.now_ms)},
     )
 
     response = rest.call("GET", filled)

@@ -17,16 +17,18 @@ import uvicorn
 from hypothesis import HealthCheck, settings
 from msgspec import structs
 from schemathesis.config import SchemathesisConfig
-from tests.unit.rest.rest_harness import RESOURCES, A, B, RestHarness, ended, running
+from tests.unit.rest.rest_harness import RESOURCES, SECRET, T0, A, B, RestHarness, ended, running
 
 from flintlock.host.logs.process_logs import ProcessLogs
 from flintlock.model.commands import JobOperation, RescaleJob, ThreadsDumped
 from flintlock.model.diagnostics import (
     DumpProcessThreads,
+    EngineUiPage,
     ListProcessLogs,
     ProcessLogRead,
     ProcessLogsListed,
     ProcessThreadsDumped,
+    ReadEngineUi,
     ReadProcessLog,
     ThreadStack,
 )
@@ -37,6 +39,7 @@ from flintlock.model.states import JobStatus
 from flintlock.model.tasks import ResultRows
 from flintlock.rest.server.openapi import openapi
 from flintlock.rest.server.routes import ROUTES
+from flintlock.security.spark_ui_links import SparkUiLinks
 
 DESCRIPTION: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(openapi(ROUTES, "0.1.0")))
 TRIGGER = TriggerId("7" * 32)
@@ -64,6 +67,7 @@ def described(*, coverage: bool) -> Any:
     )
 
 
+PASS = SparkUiLinks(SECRET).make(TaskManagerId("tm-1"), T0)
 schema = described(coverage=True)
 #: Trying out every corner of the form of a job takes long; a few random ones have to do.
 submission = described(coverage=False).include(method="POST", path="/jobs")
@@ -87,6 +91,9 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         ReadProcessLog(task_manager=manager, stdout=True): read,
         ReadProcessLog(task_manager=manager, engine=True): read,
         ReadProcessLog(task_manager=manager, file="jobmanager.log"): read,
+        ReadEngineUi(task_manager=manager, path="/", root=f"/spark-ui/{PASS}"): EngineUiPage(
+            status=200, content_type="text/html;charset=utf-8", body=b"<html></html>"
+        ),
     }
     finished = structs.replace(ended(running(B), JobStatus.FINISHED), result_names=(StepName("top"),))
     rest.dispatcher.put(running(A), finished)
@@ -157,7 +164,7 @@ def test_answers_have_the_described_shape(path: str, address: str) -> None:
     """Of jobs that are there, with all that they have."""
     known = {
         "taskmanagerid": "tm-1", "name": "top", "jobid": B, "vertexid": vertex_id(B, "clean"), "subtaskindex": "0",
-        "file": "jobmanager.log", "triggerid": TRIGGER, "asset": "index-1.js",
+        "file": "jobmanager.log", "triggerid": TRIGGER, "asset": "index-1.js", "pass": PASS,
     }  # fmt: skip
     operation: Any = schema[path]["GET"]
     case = operation.Case(path_parameters={name: known[name] for name in re.findall(r"{(\w+)}", path)})

@@ -121,6 +121,21 @@ def test_a_local_engine_authenticates_its_own_connections_and_its_ui_listens_on_
     assert loopback_environment(structs.replace(settings, conf={"spark.master": "yarn"})) == {}
 
 
+def test_the_ui_of_an_engine_is_on_behind_the_key_that_its_process_makes() -> None:
+    engine = EngineSettings(java=JAVA, scratch_dir="/s", log_file="/l", run_dir="/r")
+
+    made = engine_conf(engine, ui_key="k" * 43)
+    assert (made["spark.ui.enabled"], made["spark.ui.port"], made["spark.ui.killEnabled"]) == ("true", "0", "false")
+    assert (made["spark.ui.filters"], made[UI_KEY]) == ("org.apache.spark.ui.JWSFilter", "k" * 43)
+    own_key = engine_conf(structs.replace(engine, conf={UI_KEY: "x" * 43}), ui_key="k" * 43)
+    assert own_key[UI_KEY] == "x" * 43
+    off = engine_conf(structs.replace(engine, conf={"spark.ui.enabled": "false"}), ui_key="k" * 43)
+    assert off["spark.ui.enabled"] == "false"
+    assert "spark.ui.filters" not in off
+    yarn = engine_conf(structs.replace(engine, conf={"spark.master": "yarn"}), ui_key="k" * 43)
+    assert yarn["spark.ui.enabled"] == "false"
+
+
 def test_the_ui_of_an_engine_is_on_only_behind_a_filter() -> None:
     on = {"spark.ui.enabled": "true"}
     engine = EngineSettings(java=JAVA, scratch_dir="/s", log_file="/l", run_dir="/r", conf=on)

@@ -12,6 +12,7 @@ from msgspec import structs
 
 from flintlock.gateways.engine import Engine, RunnerPool, SparkSessionKey
 from flintlock.model.commands import CancelTask, CommandAccepted, TaskAnswer, TaskCommand, TaskQuery
+from flintlock.model.diagnostics import EngineUiPage
 from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import AttemptId, BlobKey, InstanceId, TaskManagerId
 from flintlock.model.jobgraph import Versions
@@ -150,6 +151,10 @@ class ScriptedEngine:
     async def remove_directories(self, directories: tuple[str, ...]) -> None:
         """Record the request."""
         self.removed.append(directories)
+
+    async def read_ui(self, path: str, root: str) -> EngineUiPage:
+        """Return a page with its path."""
+        return EngineUiPage(status=200, content_type="text/html", body=f"{root}{path}".encode())
 
 
 class ScriptedProcesses:

@@ -13,7 +13,13 @@ from urllib.parse import quote
 
 import msgspec
 
-from flintlock.api.cluster import ClusterOverview, ClusterResources, TaskManagersResponse, TaskManagerSummary
+from flintlock.api.cluster import (
+    ClusterOverview,
+    ClusterResources,
+    SparkUiLink,
+    TaskManagersResponse,
+    TaskManagerSummary,
+)
 from flintlock.api.jobs import JobsOverviewEntry, JobsOverviewResponse, SubmittedJob
 from flintlock.api.quarantine import QuarantineEntry, QuarantineListing
 from flintlock.api.tokens import CallerInfo, CreatedToken, CreateTokenRequest, LoginCode, TokenEntry, TokenListing
@@ -240,6 +246,11 @@ class Client:
         """Return a link that logs a browser in as the caller; it can be used once, within minutes."""
         response = self.http.call("POST", "/login/codes")
         return self.http.answering + msgspec.json.decode(response.content, type=LoginCode).path
+
+    def spark_ui_link(self, task_manager: str) -> str:
+        """Return a link to Spark's own UI of a TaskManager's engine; it can be used for an hour. Raises NotFound."""
+        response = self.http.call("POST", f"/taskmanagers/{quote(task_manager, safe='')}/spark-ui")
+        return self.http.answering + msgspec.json.decode(response.content, type=SparkUiLink).path
 
     def whoami(self) -> CallerInfo:
         """Return as whom the cluster knows the caller."""

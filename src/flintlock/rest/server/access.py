@@ -76,9 +76,13 @@ class AccessControl:
         credential, principal = None, UNKNOWN_CALLER
         try:
             found = _read_headers(scope["headers"])
-            reason = self._web.refusal(found)
+            any_page = route is not None and route.any_page
+            reason = self._web.refusal(found, any_page=any_page)
             if reason is not None:
                 raise Forbidden(reason)
+            if any_page and scope["method"] == "OPTIONS":
+                await _allow(_sending_to(b"*", send))
+                return
             origin = found.get(b"origin")
             if self._web.origins and self._web.allows_origin(origin) and origin is not None:
                 send = _sending_to(origin, send)
@@ -224,7 +228,10 @@ async def _allow(send: Send) -> None:
     """Answer the question of a browser whether a page of an allowed origin may send a request."""
     headers = [
         (b"access-control-allow-methods", b"GET, HEAD, POST, PUT, PATCH, DELETE"),
-        (b"access-control-allow-headers", b"authorization, content-type, idempotency-key, x-request-id"),
+        (
+            b"access-control-allow-headers",
+            b"authorization, content-type, idempotency-key, x-request-id, x-requested-with",
+        ),
         (b"access-control-max-age", b"600"),
         (b"content-length", b"0"),
     ]

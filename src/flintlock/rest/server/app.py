@@ -30,7 +30,16 @@ from flintlock.model.errors import (
 )
 from flintlock.model.jobs import JobQuery
 from flintlock.model.principals import Role
-from flintlock.rest.server.http import BYTES, ROUTE, HttpResponse, RestCall, RestServices, json_response
+from flintlock.rest.server.http import (
+    ANY_PAGE,
+    BYTES,
+    OWN_PAGES,
+    ROUTE,
+    HttpResponse,
+    RestCall,
+    RestServices,
+    json_response,
+)
 from flintlock.rest.server.request_body import header
 from flintlock.rest.server.response_cache import CachedResponse, ResponseCache
 from flintlock.rest.server.route import RequestTimer, Route, bare_path
@@ -227,6 +236,7 @@ def _failed(error: FlintlockError, path: str) -> HttpResponse:
 async def _send(made: HttpResponse, scope: Scope, receive: Receive, send: Send) -> None:
     if made.pieces is not None:
         stream = StreamingResponse(made.pieces, made.status, headers=made.headers, media_type=made.content_type)
+        stream.raw_headers.append(OWN_PAGES)
         try:
             await stream(scope, receive, send)
         except Exception as error:
@@ -241,6 +251,7 @@ def raw_headers(made: HttpResponse) -> list[tuple[bytes, bytes]]:
     """Return the headers of a response that has a body, as a server takes them."""
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in made.headers.items()]
     headers.append((b"content-type", _content_type(made.content_type)))
+    headers.append(ANY_PAGE if made.any_page else OWN_PAGES)
     if made.status not in _WITHOUT_LENGTH:
         headers.append((b"content-length", b"%d" % len(made.body)))
     return headers

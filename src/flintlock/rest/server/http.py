@@ -24,6 +24,7 @@ from flintlock.model.principals import Principal
 from flintlock.model.quantities import duration_s
 from flintlock.rest.jobs.submission import BlobUploads
 from flintlock.security.sessions import LoginCodes, Sessions
+from flintlock.security.spark_ui_links import SparkUiLinks
 
 JSON: Final = "application/json; charset=UTF-8"
 ARROW: Final = "application/vnd.apache.arrow.stream"
@@ -34,6 +35,10 @@ ROUTE: Final = "flintlock.route"
 BYTES: Final = "application/octet-stream"
 DASHBOARD: Final = Path(__file__).parents[1] / "dashboard" / "built"
 """Where `make dashboard` builds the dashboard; a wheel has it there."""
+OWN_PAGES: Final = (b"cross-origin-resource-policy", b"same-origin")
+"""A header: pages of other origins cannot include the response as a script, a style or an image."""
+ANY_PAGE: Final = (b"cross-origin-resource-policy", b"cross-origin")
+"""The header of responses that pages without an origin include."""
 _LARGEST: Final = (1 << 63) - 1
 _encoder: Final = msgspec.json.Encoder()
 
@@ -57,6 +62,7 @@ class RestServices:
     login_codes: LoginCodes = field(default_factory=LoginCodes)
     dashboard: Path = DASHBOARD
     sessions: Sessions | None = None  # of browsers; None: the cluster has no authentication
+    spark_ui_links: SparkUiLinks | None = None  # None: the process has no secret to make them with
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +74,7 @@ class HttpResponse:
     status: int = 200
     content_type: str = JSON
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    any_page: bool = False  # whether pages of any origin may include it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +155,7 @@ async def send_error(send: Send, status: int, text: str, *, retry_s: int | None 
     A response 503 always says when to try again: after `retry_s`, or else a second.
     """
     body = json_response(shapes.Errors(errors=[text])).body
-    headers = [(b"content-type", JSON.encode()), (b"content-length", b"%d" % len(body))]
+    headers = [OWN_PAGES, (b"content-type", JSON.encode()), (b"content-length", b"%d" % len(body))]
     if status == 401:
         headers.append((b"www-authenticate", b'Bearer realm="flintlock"'))
     if retry_s is not None or status == 503:

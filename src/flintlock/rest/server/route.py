@@ -78,6 +78,8 @@ class Route:
     cache_version: Callable[[RestServices], Awaitable[object | None]] | None = None
     html: bool = False  # the response is a page for a browser
     asset: bool = False  # the response is a script, a style sheet or an image of such a page
+    below: bool = False  # it also serves all paths below its own
+    any_page: bool = False  # it serves pages of any origin: its path contains a pass, and it reads no cookie
     streams: bool = False  # the response has no end: server-sent events
     max_wait_s: float = 0.0  # how long `wait` may delay the response; 0: the route has no such parameter
     idempotency_key: bool = False  # a client that does not know whether its request arrived needs a key to repeat it
@@ -124,6 +126,8 @@ class RouteTable:
             for part in route.path.split("/"):
                 segment = segment.literals.setdefault("{}" if part.startswith("{") else part, _Segment())
             segment.methods[route.method] = route
+            if route.below:
+                segment.below = route
 
     def find(self, method: str, path: str) -> Route | None:
         """Return the row that serves a request, None if the table has none. HEAD is served by the row of GET.
@@ -132,6 +136,8 @@ class RouteTable:
         """
         segment: _Segment | None = self._root
         for part in path.split("/"):
+            if segment.below is not None:
+                return segment.below
             segment = segment.literals.get(part) or (segment.literals.get("{}") if part else None)
             if segment is None:
                 return None
@@ -142,8 +148,9 @@ class RouteTable:
 class _Segment:
     """A node in the tree of path segments; `{}` is the segment of a parameter."""
 
-    __slots__ = ("literals", "methods")
+    __slots__ = ("below", "literals", "methods")
 
     def __init__(self) -> None:
+        self.below: Route | None = None  # serves all paths below this one
         self.literals: dict[str, _Segment] = {}
         self.methods: dict[str, Route] = {}

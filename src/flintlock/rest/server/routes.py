@@ -26,6 +26,7 @@ from flintlock.model.principals import Role
 from flintlock.rest.access import login, tokens
 from flintlock.rest.cluster import handlers as cluster
 from flintlock.rest.cluster import process_handlers as process
+from flintlock.rest.cluster import spark_ui
 from flintlock.rest.cluster import taskmanager_handlers as taskmanager
 from flintlock.rest.dashboard import handlers as dashboard
 from flintlock.rest.jobs import applications, check, checkpoints, listing, operations, quarantine, queries, rerun
@@ -303,6 +304,14 @@ ROUTES: Final[tuple[Route, ...]] = (
     _get(f"{_TASK_MANAGER}/log", taskmanager.log, str, errors=(404, 503), role=_OPERATOR),
     _get(f"{_TASK_MANAGER}/engine-log", taskmanager.engine_log, str, errors=(404, 503), role=_OPERATOR),
     _get(f"{_TASK_MANAGER}/stdout", taskmanager.stdout, str, errors=(404, 503), role=_OPERATOR),
+    Route(
+        method="POST", path=f"{_TASK_MANAGER}/spark-ui", handler=spark_ui.make_link, role=_OPERATOR,
+        answers=of_cluster.SparkUiLink, status=201, errors=(404, 503),
+    ),
+    Route(
+        method="GET", path="/spark-ui/{pass}", handler=spark_ui.page, role=None, answers=str, html=True,
+        errors=(403, 404, 409, 503), below=True, any_page=True,
+    ),
     _get("/resources", cluster.resources, of_cluster.ClusterResources, errors=(503,)),
     _get("/jobmanager/config", cluster.jobmanager_config, list[of_cluster.ConfigEntry], served_by=_ANY),
     _get("/jobmanager/environment", process.environment, of_process.Environment, served_by=_ANY, role=_OPERATOR),

@@ -51,8 +51,8 @@ class WebPolicy(Struct, frozen=True, kw_only=True):
         """Return whether pages of this other origin may use the cluster."""
         return origin is not None and origin.decode("latin-1").lower() in self.origins
 
-    def refusal(self, headers: Mapping[bytes, bytes]) -> str | None:
-        """Return why a request must not be served, None if it may."""
+    def refusal(self, headers: Mapping[bytes, bytes], *, any_page: bool = False) -> str | None:
+        """Return why a request must not be served, None if it may. `any_page`: whichever page sends it."""
         given = headers.get(b"host", b"")
         origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
         if given in self._known and origin is None and site is None:
@@ -65,7 +65,7 @@ class WebPolicy(Struct, frozen=True, kw_only=True):
             )
         if len(self._known) < _MOST_KNOWN:
             self._known.add(given)
-        if self.allows_origin(origin):
+        if any_page or self.allows_origin(origin):
             return None
         if origin is not None and not is_same_origin(origin, host):
             return (

@@ -19,8 +19,8 @@ CONNECT_PLUGIN: Final = "org.apache.spark.sql.connect.SparkConnectPlugin"
 ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
-def engine_conf(settings: EngineSettings) -> dict[str, str]:
-    """Return the Spark settings of this engine."""
+def engine_conf(settings: EngineSettings, ui_key: str = "") -> dict[str, str]:
+    """Return the Spark settings of this engine. `ui_key`: what tokens for its UI are signed with, unless configured."""
     master = settings.conf.get("spark.master", f"local[{settings.cores}]")
     plugins = [name for name in settings.conf.get("spark.plugins", "").split(",") if name and name != CONNECT_PLUGIN]
     return {
@@ -28,8 +28,9 @@ def engine_conf(settings: EngineSettings) -> dict[str, str]:
         **port_defaults(master, settings.conf),
         **executor_defaults(master, settings.conf, cores=settings.cores, lease_s=settings.lease_s),
         **_python_workers(settings, master),
+        **_ui_defaults(master, ui_key),
         **{key: value for key, value in settings.conf.items() if key.startswith("spark.")},
-        **ui_protection(master, settings.conf),
+        **ui_protection(master, {**_ui_defaults(master, ui_key), **settings.conf}),
         "spark.master": master,
         "spark.plugins": ",".join([*plugins, CONNECT_PLUGIN]),
         "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -49,8 +50,9 @@ def _defaults(settings: EngineSettings) -> dict[str, str]:
         "spark.sql.streaming.stopActiveRunOnRestart": "false",
         "spark.sql.warehouse.dir": (Path(settings.scratch_dir).absolute() / "warehouse").as_uri(),
         "spark.ui.enabled": "false",
+        "spark.ui.killEnabled": "false",  # jobs are cancelled through the JobManager
         "spark.ui.showConsoleProgress": "false",
-        # There is no UI that would show the past; metrics need the last few hundred jobs.
+        # For the UI and for metrics; ended jobs have their own records.
         "spark.ui.retainedJobs": "500",
         "spark.ui.retainedStages": "1000",
         "spark.ui.retainedTasks": "10000",
@@ -111,14 +113,19 @@ def is_protected(master: str, conf: Mapping[str, str]) -> bool:
     return is_local(master) or master == "yarn" or master.startswith("k8s://") or _SECRET in conf
 
 
+def _ui_defaults(master: str, ui_key: str) -> dict[str, str]:
+    """Return the defaults of an engine's UI, which the JobManager shows to its callers; YARN has a proxy of its own."""
+    return {_UI_ENABLED: "true", "spark.ui.port": "0", UI_KEY: ui_key} if ui_key and master != "yarn" else {}
+
+
 def ui_protection(master: str, conf: Mapping[str, str]) -> dict[str, str]:
     """Return the settings by which the UI of a driver serves no stranger: behind a filter, or not at all.
 
     Spark's own filter requires a token that is signed with a configured key. On YARN its proxy has a filter.
     """
-    if not is_ui_enabled(conf) or conf.get(_UI_FILTERS) or master == "yarn":
+    if not is_ui_enabled(conf) or conf.get(UI_FILTERS) or master == "yarn":
         return {}
-    return {_UI_FILTERS: _JWS_FILTER} if conf.get(UI_KEY) else {_UI_ENABLED: "false"}
+    return {UI_FILTERS: JWS_FILTER} if conf.get(UI_KEY) else {_UI_ENABLED: "false"}
 
 
 def is_ui_enabled(conf: Mapping[str, str]) -> bool:
@@ -132,10 +139,10 @@ _OTHER_PYTHON: Final = frozenset({"spark.pyspark.python", "spark.pyspark.driver.
 _SECRET: Final = "spark.authenticate.secret"  # noqa: S105 - the name of a setting
 _PROTECTED: Final = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
 _UI_ENABLED: Final = "spark.ui.enabled"
-_UI_FILTERS: Final = "spark.ui.filters"
-_JWS_FILTER: Final = "org.apache.spark.ui.JWSFilter"
+UI_FILTERS: Final = "spark.ui.filters"
+JWS_FILTER: Final = "org.apache.spark.ui.JWSFilter"
 #: The setting with the key that tokens for the UI are signed with: at least 32 bytes, in base64url.
-UI_KEY: Final = f"spark.{_JWS_FILTER}.param.secretKey"
+UI_KEY: Final = f"spark.{JWS_FILTER}.param.secretKey"
 #: A local engine is used from this machine only.
 _LOCAL: Final = {
     "spark.driver.host": "127.0.0.1",

@@ -91,6 +91,12 @@ class EngineDriver:
         """Where the Connect server listens."""
         return int(self._java.service.localPort())
 
+    @property
+    def ui_url(self) -> str | None:
+        """Where Spark's UI listens; None if it is off."""
+        url = self.context.uiWebUrl()
+        return str(url.get()) if url.isDefined() else None
+
     def executor_count(self) -> int:
         """Return how many executors the application has; none on a local master."""
         return max(0, int(self.context.getExecutorMemoryStatus().size()) - 1)  # the driver is listed, too

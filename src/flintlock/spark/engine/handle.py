@@ -15,7 +15,8 @@ import msgspec
 
 from flintlock.gateways.engine import SparkSessionKey
 from flintlock.host.logs.log_tail import tail
-from flintlock.model.errors import Refused, Unavailable
+from flintlock.model.diagnostics import EngineUiPage
+from flintlock.model.errors import JobFailed, Refused, Unavailable
 from flintlock.model.tasks import FilesPublished, SinkFiles
 from flintlock.spark.engine.class_archive import archive_file
 from flintlock.spark.engine.link import EngineLink
@@ -30,9 +31,11 @@ from flintlock.spark.engine.messages import (
     MeasureSession,
     Publish,
     Published,
+    ReadUi,
     Released,
     ReleaseSessions,
     RemoveTree,
+    UiRead,
 )
 from flintlock.spark.engine.publication.publish_plan import FileListing
 
@@ -43,6 +46,9 @@ STOP_S: Final = 5.0
 
 #: How much later than its own timeout an engine's reply may come.
 REPLY_S: Final = 10.0
+
+#: How long a page of Spark's UI may take.
+UI_S: Final = 30.0
 
 #: How long an engine may take to write a class archive as it ends.
 RECORD_S: Final = 660.0
@@ -156,6 +162,17 @@ class SparkEngine:
         """Remove directories that are Flintlock's own. Idempotent. Raises Refused for others, JobFailed if it fails."""
         for path in directories:
             await self._link.ask(lambda call, path=path: RemoveTree(call=call, path=path), Done)
+
+    async def read_ui(self, path: str, root: str) -> EngineUiPage:
+        """Return a page of Spark's UI, its links below `root`. Raises Refused, Unavailable."""
+        try:
+            async with asyncio.timeout(UI_S):
+                reply = await self._link.ask(lambda call: ReadUi(call=call, path=path, root=root), UiRead)
+        except TimeoutError:
+            raise Unavailable(f"Spark's UI does not respond within {UI_S:g} s") from None
+        except JobFailed as error:
+            raise Unavailable(error.public) from error
+        return reply.page
 
     async def measure(self, session: SparkSessionKey, operations: tuple[str, ...] = ()) -> Measured:
         """Return what Spark counted: for the session while it is open, and for each of these operations also later."""

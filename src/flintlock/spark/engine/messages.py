@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from flintlock.host.runner_user import RunnerUser
+from flintlock.model.diagnostics import EngineUiPage
 from flintlock.model.tasks import FileMove, TaskMetrics
 from flintlock.spark.engine.java import Java
 from flintlock.spark.engine.jvm import DEFAULT_HEAP_BYTES
@@ -107,6 +108,14 @@ class MeasureSession(Struct, frozen=True, kw_only=True, tag="measure-session"):
     operations: tuple[str, ...] = ()
 
 
+class ReadUi(Struct, frozen=True, kw_only=True, tag="read-ui"):
+    """Read a page, a script or an image of Spark's UI."""
+
+    call: int
+    path: str  # with its query
+    root: str  # that the links of the page begin with
+
+
 class Stop(Struct, frozen=True, kw_only=True, tag="stop"):
     """End the process and the JVM."""
 
@@ -162,6 +171,13 @@ class Measured(Struct, frozen=True, kw_only=True, tag="measured"):
     operations: dict[str, TaskMetrics] = {}
 
 
+class UiRead(Struct, frozen=True, kw_only=True, tag="ui-read"):
+    """A response of Spark's UI."""
+
+    call: int
+    page: EngineUiPage
+
+
 class Done(Struct, frozen=True, kw_only=True, tag="done"):
     """A command without a result has succeeded."""
 
@@ -177,9 +193,9 @@ class Failed(Struct, frozen=True, kw_only=True, tag="failed"):
     permanent: bool = False  # whether the error is of a kind that does not pass by itself
 
 
-EngineCommand: TypeAlias = ReleaseSessions | ListFiles | Publish | RemoveTree | MeasureSession
+EngineCommand: TypeAlias = ReleaseSessions | ListFiles | Publish | RemoveTree | MeasureSession | ReadUi
 ToEngine: TypeAlias = StartEngine | EngineCommand | StopPublication | Stop
-EngineReply: TypeAlias = Released | FilesListed | Published | Measured | Done | Failed
+EngineReply: TypeAlias = Released | FilesListed | Published | Measured | UiRead | Done | Failed
 FromEngine: TypeAlias = EngineReady | EngineDied | EngineReply
 
 TO_ENGINE: Final = msgspec.msgpack.Decoder[ToEngine](ToEngine)

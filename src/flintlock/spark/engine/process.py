@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, cast
@@ -34,11 +34,19 @@ from flintlock.host.logs.log_output import note
 from flintlock.host.logs.log_tail import read_tail
 from flintlock.host.parent_death import die_with_parent
 from flintlock.host.runner_user import confine
+from flintlock.model.diagnostics import EngineUiPage
 from flintlock.model.errors import Refused, Unavailable
 from flintlock.model.staging import is_data
 from flintlock.model.tasks import TaskMetrics
 from flintlock.spark.engine.class_archive import archive_file, archive_in_use
-from flintlock.spark.engine.conf import engine_conf, loopback_environment, worker_environment
+from flintlock.spark.engine.conf import (
+    JWS_FILTER,
+    UI_FILTERS,
+    UI_KEY,
+    engine_conf,
+    loopback_environment,
+    worker_environment,
+)
 from flintlock.spark.engine.driver import EngineDriver, JavaObject
 from flintlock.spark.engine.executors import (
     STOPPED,
@@ -65,6 +73,7 @@ from flintlock.spark.engine.messages import (
     MeasureSession,
     Publish,
     Published,
+    ReadUi,
     Released,
     ReleaseSessions,
     RemoveTree,
@@ -72,17 +81,25 @@ from flintlock.spark.engine.messages import (
     Stop,
     StopPublication,
     ToEngine,
+    UiRead,
 )
 from flintlock.spark.engine.publication.hadoop_files import FileFailure, HadoopFiles
 from flintlock.spark.engine.publication.hadoop_publication import publish
 from flintlock.spark.engine.python_workers import daemons, end_workers
 from flintlock.spark.engine.warm_up import warm_up
+from flintlock.spark.engine.web_ui import WebUi
 from flintlock.spark.framing import FrameDecoder, frame
 
 CONCURRENT_COMMANDS: Final = 16
 
 #: How long to wait for the JVM's end when a call into it has failed: its end is then the cause to report.
 DEATH_S: Final = 2.0
+
+#: How many pages of Spark's UI are read at the same time; the others wait for this long.
+CONCURRENT_UI_REQUESTS: Final = 4
+UI_PATIENCE_S: Final = 5.0
+
+NO_UI: Final = "Spark's UI of this engine is off (spark.ui.enabled), or behind a filter of its own (spark.ui.filters)"
 
 #: How often work of closed sessions is searched for.
 ORPHAN_INTERVAL_S: Final = 1.0
@@ -100,7 +117,7 @@ class EngineProcess:
     def __init__(self, replies: int, log_reader: int, settings: EngineSettings) -> None:
         self._log_reader: Final = log_reader
         self._settings: Final = settings
-        self._conf: Final = engine_conf(settings)
+        self._conf: Final = engine_conf(settings, ui_key=secrets.token_urlsafe(32))
         self._replies: Final = replies
         self._send_lock: Final = threading.Lock()
         self._token: Final = secrets.token_urlsafe(32)
@@ -108,6 +125,8 @@ class EngineProcess:
         self._stopping: Final = threading.Event()  # set once the JVM is meant to end
         self._driver: EngineDriver | None = None  # set when the engine is warm
         self._files: HadoopFiles | None = None  # as the driver
+        self._ui: WebUi | None = None  # as the driver; None: it is off, or has a filter that no token is known for
+        self._ui_requests: Final = threading.BoundedSemaphore(CONCURRENT_UI_REQUESTS)
         self._stopped_publications: Final[set[int]] = set()  # by their calls
         self._jvm: Final = self._start_jvm()
 
@@ -212,6 +231,7 @@ class EngineProcess:
             self._report_failed_start(error)
             return
         self._files = files
+        self._ui = _web_ui(driver, self._conf)
         self._driver = driver
         self._send(ready)
         self._supervise(driver)
@@ -315,6 +335,19 @@ class EngineProcess:
                 return Done(call=call)
             case MeasureSession():
                 return _measure(driver, command)
+            case ReadUi(call=call, path=path, root=root):
+                return UiRead(call=call, page=self._read_ui(path, root))
+
+    def _read_ui(self, path: str, root: str) -> EngineUiPage:
+        """Return a page. Few at a time: slow ones must not keep commands waiting. Raises Unavailable, Refused."""
+        if self._ui is None:
+            raise Refused(NO_UI)
+        if not self._ui_requests.acquire(timeout=UI_PATIENCE_S):
+            raise Unavailable("Spark's UI has too many requests to answer; try again")
+        try:
+            return self._ui.read(path, root)
+        finally:
+            self._ui_requests.release()
 
     def _send(self, message: Struct) -> None:
         rest = memoryview(frame(message))
@@ -324,6 +357,11 @@ class EngineProcess:
                     rest = rest[os.write(self._replies, rest) :]
             except OSError:
                 return  # the TaskManager is gone; the end of stdin ends this process
+
+
+def _web_ui(driver: EngineDriver, conf: Mapping[str, str]) -> WebUi | None:
+    url, key = driver.ui_url, conf.get(UI_KEY)
+    return WebUi(url, key) if url is not None and key and conf.get(UI_FILTERS) == JWS_FILTER else None
 
 
 def _measure(driver: EngineDriver, command: MeasureSession) -> Measured:

@@ -60,7 +60,8 @@ class QuarantineOperator:
             self.violations.append(f"job {job.job_id} is quarantined, though its graph was intact: {job.reason}")
             return
         await self._check_is_failed(job)
-        observed = next((each for each in self._jobs if each.acknowledged == job.job_id), None)
+        # A client may learn that its job was accepted only after the job was quarantined.
+        observed = next((each for each in self._jobs if job.job_id in (each.acknowledged, each.graph.job_id)), None)
         if self._random.random() < 0.5:
             await self._drop(job.job_id, observed)
         else:
