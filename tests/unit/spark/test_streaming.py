@@ -344,6 +344,17 @@ def test_a_new_sink_of_a_restored_query_gets_the_log_that_spark_expects(
     assert [path.name for path in found.parent.iterdir()] == ["_spark_metadata"]
 
 
+def test_a_new_sink_of_a_restored_query_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / JOB / "files-v1" / "commits").mkdir(parents=True)
+    (tmp_path / JOB / "files-v1" / "commits" / "4").touch()
+    (tmp_path / "out").touch()
+    sink = Sink(format="parquet", path=f"{tmp_path}/out/more")
+
+    with pytest.raises(TaskError, match="out/more cannot be written to: Not a directory") as caught:
+        streaming(FakeSpark(), sink=sink, checkpoint_dir=str(tmp_path / JOB)).run()
+    assert caught.value.kind is FailureKind.CONFIGURATION
+
+
 def test_the_latest_batch_of_a_log() -> None:
     """Compacted entries count; temporary files do not."""
     assert latest_batch(["1", "19.compact", "20", "x", ".21.tmp"]) == 20
@@ -421,5 +432,10 @@ def test_an_attempt_reports_the_batch_that_it_continues_after(tmp_path: Path) ->
     reports: list[QueryProgress] = []
 
     with pytest.raises(Interrupted):
-        streaming(FakeSpark(FakeQuery(Interrupted())), report=reports.append, checkpoint_dir=str(tmp_path)).run()
+        streaming(
+            FakeSpark(FakeQuery(Interrupted())),
+            sink=Sink(format="parquet", path=str(tmp_path / "out")),
+            report=reports.append,
+            checkpoint_dir=str(tmp_path),
+        ).run()
     assert [report.restored for report in reports] == [4]

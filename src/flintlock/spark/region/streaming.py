@@ -140,7 +140,11 @@ class StreamingTask:
         if written is None:
             committed = latest_batch(_names_in(f"{self.checkpoint}/commits"))
             if committed is not None:
-                begin_sink_log(target, committed)
+                try:
+                    begin_sink_log(target, committed)
+                except OSError as error:
+                    message = f"the sink {target} cannot be written to: {error.strerror}"
+                    raise TaskError(FailureKind.CONFIGURATION, message, self._vertex.name) from error
             return
         planned = latest_batch(_names_in(f"{self.checkpoint}/offsets"))
         if planned is None or written > planned:
