@@ -1,4 +1,4 @@
-"""Session clusters on YARN: a real ResourceManager and NodeManager, real Spark in the containers.
+"""Clusters on YARN: a real ResourceManager and NodeManager, real Spark in the containers.
 
 One session serves all tests, in their order; its jobs are stored in ZooKeeper, so that it survives its
 ApplicationMaster.
@@ -65,6 +65,27 @@ def yarn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningYarn]:
             yield started
     except NotInstallable as reason:
         pytest.skip(str(reason))
+
+
+def test_a_cluster_for_one_job_ends_with_it_and_with_its_status(
+    yarn: RunningYarn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its jobs are stored in the container of its JobManager, which TaskManagers find by its address."""
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(yarn.conf_dir))
+    (tmp_path / "job.yaml").write_text(JOB)
+    settings = ("-D", f"yarn.staging-directory={yarn.staging}", "-D", "yarn.application.queue=default")
+    done = flintlock("run", "-t", "yarn-per-job", *settings, "job.yaml", "--json", cwd=tmp_path, timeout_s=300)
+    assert done.returncode == 0, f"{done.stderr}\n{yarn.logs()}"
+    end = json.loads(done.stdout)
+    (application,) = yarn.applications()
+    until("the end of the application", lambda: yarn.application(application["id"])["state"] == "FINISHED", 60)
+    application = yarn.application(application["id"])
+
+    assert sorted(end["results"]["rows"]["rows"]) == [[0, 1000], [1, 1000], [2, 1000]]
+    assert (application["name"], application["finalStatus"]) == ("small", "SUCCEEDED")
+    assert application["diagnostics"] == f"job 'small' ({end['jobid']}): SUCCEEDED"
+    until("the end of all containers", lambda: not yarn.containers(), 60)
+    until("the removal of its files", lambda: list((yarn.staging / ".flintlock").iterdir()) == [], 60)
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +167,7 @@ def test_a_session_that_is_stopped_has_succeeded_for_yarn_and_leaves_nothing_beh
     assert (ended["state"], ended["final-status"]) == ("FINISHED", "SUCCEEDED")
     assert "SUCCEEDED" in session.yarn.application(session.id)["diagnostics"]
     until("the end of all containers", lambda: not session.yarn.containers(), 60)
-    assert list((session.yarn.staging / ".flintlock").iterdir()) == []
+    until("the removal of its files", lambda: list((session.yarn.staging / ".flintlock").iterdir()) == [], 60)
     gone = flintlock("list", "-m", session.address, cwd=session.place)
     assert gone.returncode == 3
     assert f"{session.id} has ended on YARN, SUCCEEDED" in gone.stderr

@@ -22,6 +22,7 @@ from flintlock.cli.settings import (
     read_settings,
     split_defines,
 )
+from flintlock.config.configuration import Configuration
 from flintlock.config.extras import require_extra
 from flintlock.config.files import LoadedConfiguration, split_assignment
 from flintlock.config.options import (
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from flintlock.api.jobs import JobAttempts, ResultTable
     from flintlock.client.authoring.package import JobPackage, Overrides
     from flintlock.client.clusters.discovery import RunningCluster
+    from flintlock.client.clusters.job_cluster import JobClusters
     from flintlock.client.connection.handle import JobHandle
     from flintlock.client.display.console import Display
     from flintlock.client.running import InterruptAction
@@ -60,6 +62,7 @@ class TargetKind(StrEnum):
     PER_JOB = "per-job"
     APPLICATION = "application"
     YARN_SESSION = "yarn-session"
+    YARN_PER_JOB = "yarn-per-job"
 
 
 def job_options(command: F) -> F:
@@ -128,8 +131,8 @@ class RunCommand(click.Command):
     type=click.Choice([kind.value for kind in TargetKind]),
     help="Where the job runs: local (an embedded cluster, for the duration of the job), session (a cluster that runs),"
     " per-job (a cluster of its own in the background, which ends with the job), or application (the same for a program"
-    " and the jobs that it submits), or yarn-session (the session on YARN that `flintlock session` has started or"
-    " attached last, or that yarn.application.id names).",
+    " and the jobs that it submits), yarn-session (the session on YARN that `flintlock session` has started or"
+    " attached last, or that yarn.application.id names), or yarn-per-job (a cluster on YARN for this job).",
 )
 @click.option("--local", is_flag=True, help="The same as -t local.")
 @click.option("-s", "--from-savepoint", metavar="PATH", help="Begin a streaming job from this savepoint.")
@@ -166,7 +169,7 @@ def run(
     where = _target_kind(kind, urls, local=local)
     if attached and detached:
         raise Refused("-d leaves the job running when this command ends, --attached does not: give one of them")
-    per_job = where in (TargetKind.PER_JOB, TargetKind.APPLICATION)
+    per_job = where in (TargetKind.PER_JOB, TargetKind.APPLICATION, TargetKind.YARN_PER_JOB)
     cluster = None if per_job else _find_cluster(where, settings, urls, directory, detached=detached)
     overrides = overrides_of(**given)
     application = where is TargetKind.APPLICATION
@@ -187,7 +190,9 @@ def run(
     )
     hooks = TerminalHooks(detached=detached, quiet=quiet, as_json=as_json)
     running = (
-        run_per_job(job, directory, settings, options, hooks)
+        run_per_job(
+            job, _job_clusters(where, settings, directory, given["defines"], quiet=quiet), settings, options, hooks
+        )
         if per_job
         else run_job(job, cluster, settings, options, hooks)
     )
@@ -213,6 +218,25 @@ def _restore_defines(savepoint: str | None, *, allow_unclaimed: bool, claim: boo
         *((f"{RESTORE_IGNORE_UNCLAIMED.key}=true",) if allow_unclaimed else ()),
         *((f"{RESTORE_CLAIM_MODE.key}=CLAIM",) if claim else ()),
     )
+
+
+def _job_clusters(
+    where: TargetKind | None, settings: LoadedConfiguration, directory: Path, defines: tuple[str, ...], *, quiet: bool
+) -> JobClusters:
+    """Return where the cluster of the job's own is started."""
+    if where is TargetKind.YARN_PER_JOB:
+        from flintlock.client.clusters.yarn_cluster import YarnJobClusters
+
+        def notify(text: str) -> None:
+            if not quiet:
+                click.echo(text, err=True)
+
+        of_job, values = split_defines(defines)[0], settings.configuration.as_dict()
+        configuration = Configuration({key: value for key, value in values.items() if key not in of_job})
+        return YarnJobClusters(configuration, directory, notify)
+    from flintlock.client.clusters.job_cluster import LocalJobClusters
+
+    return LocalJobClusters(settings, directory, application=where is TargetKind.APPLICATION)
 
 
 def _warn_of_cluster_options(defines: Sequence[str]) -> None:

@@ -24,12 +24,7 @@ from flintlock.client.clusters.discovery import (
     cluster_or_embedded,
     connected_cluster,
 )
-from flintlock.client.clusters.job_cluster import (
-    await_cluster_end,
-    job_cluster_directory,
-    start_job_cluster,
-    with_job_id,
-)
+from flintlock.client.clusters.job_cluster import JobClusters, with_job_id
 from flintlock.client.connection.attachment import Attachment, attached
 from flintlock.client.connection.handle import JobHandle
 from flintlock.client.connection.results import ResultHandle
@@ -162,9 +157,9 @@ def run_job(
 
 @contextmanager
 def run_per_job(
-    job: Packable, state_dir: Path, settings: LoadedConfiguration, options: RunOptions, hooks: RunHooks
+    job: Packable, clusters: JobClusters, settings: LoadedConfiguration, options: RunOptions, hooks: RunHooks
 ) -> Generator[RunOutcome]:
-    """Run the job to its end on a cluster of its own, in a directory of the state directory.
+    """Run the job to its end on a cluster of its own.
 
     Yields when the job has ended or is left running. The cluster keeps the result of a job that has ended until the
     block is left. Raises Invalid for an invalid job, before a cluster is started.
@@ -173,17 +168,9 @@ def run_per_job(
     hooks.packaged(package)
     attachment = Attachment.of(settings.configuration, package) if options.attached else None
     package = package if attachment is None else attachment.bind(package)
-    job_id, application = JobId(package.spec.job_id or ""), options.application
-    directory = job_cluster_directory(state_dir, job_id, application=application)
-    hooks.cluster_starting(f"starting a cluster for this {'program' if application else 'job'} in {directory} …")
-    cluster = start_job_cluster(
-        settings,
-        state_dir,
-        package,
-        options.cluster_overrides,
-        attached=not options.detached,
-        application=application,
-    )
+    what = "program" if options.application else "job"
+    hooks.cluster_starting(f"starting a cluster for this {what} {clusters.place(JobId(package.spec.job_id or ''))} …")
+    cluster = clusters.start(package, options.cluster_overrides, attached=not options.detached)
     with cluster.running.client() as client:
         handle = JobHandle(client.http, cluster.job_id, package.spec.name)
         hooks.submitted(handle)
@@ -193,7 +180,7 @@ def run_per_job(
         connection = ClusterConnection(client)
         with _attached(connection, handle, attachment):
             end = follow_job(handle, hooks.display(package), hooks.interrupted, detachable=attachment is None)
-        status = None if end is None else await_cluster_end(client, cluster.state_dir)
+        status = None if end is None else clusters.await_end(client, cluster)
         try:
             yield RunOutcome(handle=handle, end=end, status=status)
         finally:

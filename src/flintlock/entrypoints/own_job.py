@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -39,10 +39,17 @@ class BlobStorage(Protocol):
         ...
 
 
-def deployment_mode(settings: ProcessSettings, blobs: BlobStorage) -> DeploymentMode:
+async def in_place(_file: Path) -> None:
+    """Keep the record of a job's end where it was written: in a directory that each start of a JobManager has."""
+
+
+def deployment_mode(
+    settings: ProcessSettings, blobs: BlobStorage, keep_end: Callable[[Path], Awaitable[None]] = in_place
+) -> DeploymentMode:
     """Return the mode of the cluster: per-job or application if its state directory has a job, else session.
 
-    Raises Invalid for a job that cannot be run, before this JobManager contends for leadership.
+    `keep_end` keeps the file with the end of the job where a JobManager that is started again finds it. Raises Invalid
+    for a job that cannot be run, before this JobManager contends for leadership.
     """
     directory = JobDirectory(settings.state_dir)
     description = directory.describe()
@@ -55,7 +62,7 @@ def deployment_mode(settings: ProcessSettings, blobs: BlobStorage) -> Deployment
         )
     application = ClusterJob(
         source=DirectoryJobSource(directory, description, blobs),
-        record=FileJobEndRecord(directory),
+        record=FileJobEndRecord(directory, keep_end),
         result_timeout_s=result_timeout_s(settings.configuration, description),
         program_jobs=ProgramJobs(description.job_id) if description.application else None,
     )
@@ -105,8 +112,9 @@ class DirectoryJobSource:
 class FileJobEndRecord:
     """A JobEndRecord: the file `end.json`."""
 
-    def __init__(self, directory: JobDirectory) -> None:
+    def __init__(self, directory: JobDirectory, keep: Callable[[Path], Awaitable[None]] = in_place) -> None:
         self._directory: Final = directory
+        self._keep: Final = keep
 
     async def read(self) -> ApplicationStatus | None:
         """Read the file."""
@@ -116,6 +124,7 @@ class FileJobEndRecord:
     async def write(self, end: ClusterEnd) -> None:
         """Write the file."""
         await asyncio.to_thread(self._write, end)
+        await self._keep(self._directory.end_file)
 
     def _write(self, end: ClusterEnd) -> None:
         attempts = translate.attempts(end.snapshot)

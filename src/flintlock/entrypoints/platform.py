@@ -7,6 +7,7 @@ implements `Platform` and a `WorkerDriver`, and nothing else of a JobManager cha
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager, nullcontext
+from pathlib import Path
 from typing import Final, Protocol
 
 from flintlock.entrypoints.process import ProcessSettings
@@ -30,6 +31,13 @@ class Platform(Protocol):
         """
         ...
 
+    async def keep_end(self, file: Path) -> None:
+        """Keep the record of how the cluster's own job has ended where a JobManager that is started again finds it.
+
+        Durable when it returns. Raises OSError.
+        """
+        ...
+
     async def finish(self, status: ApplicationStatus) -> None:
         """The cluster has shut down with this status: nothing starts this JobManager again. Called while it serves."""
         ...
@@ -50,6 +58,9 @@ class MachinePlatform:
     def serving(self, rest_url: str) -> AbstractAsyncContextManager[None]:  # noqa: ARG002
         """See `Platform`."""
         return nullcontext()
+
+    async def keep_end(self, file: Path) -> None:
+        """The state directory is the same for each start: it is there already."""
 
     async def finish(self, status: ApplicationStatus) -> None:
         """See `Platform`."""

@@ -11,13 +11,17 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import tarfile
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+import msgspec
 import structlog
 import uvloop
+from msgspec import Struct
 
 from flintlock.config.options import (
     JM_RPC_ADDRESS,
@@ -34,15 +38,17 @@ from flintlock.entrypoints.local_workers import FIRST_INDEX
 from flintlock.entrypoints.process import ProcessSettings, start
 from flintlock.entrypoints.workers import WorkerDriverOpener
 from flintlock.gateways.workers import WorkerDriver
+from flintlock.host.job_directory import JobDirectory
+from flintlock.host.whole_files import write_whole
 from flintlock.model import log_events
 from flintlock.model.application import ApplicationStatus
-from flintlock.model.errors import FlintlockError
+from flintlock.model.errors import FlintlockError, NotFound
 from flintlock.model.ids import FencingToken
 from flintlock.yarn.bridge import running_bridge
 from flintlock.yarn.client_bridge import BridgedStaging
 from flintlock.yarn.containers import HeartbeatIntervals, YarnContainers
 from flintlock.yarn.gateways import ApplicationMasterGateway, StagingGateway
-from flintlock.yarn.layout import launch_of, slots_of, worker_size
+from flintlock.yarn.layout import END_NAME, JOB_NAME, NOT_FOR_WORKERS, launch_of, slots_of, worker_size
 from flintlock.yarn.master_bridge import BridgedApplicationMaster
 from flintlock.yarn.messages import Container, FinalStatus, Launch
 from flintlock.yarn.workers import yarn_workers
@@ -66,7 +72,8 @@ class YarnPlatform:
         self._master: Final = master
         self._staging: Final = staging
         self._rpc_address = ""  # set by `workers`, before the first worker is started
-        self._files: Final = staging.files()
+        self._state_dir: Final = settings.state_dir
+        self._files: Final = tuple(file for file in staging.files() if file.name not in NOT_FOR_WORKERS)
         intervals = HeartbeatIntervals(
             idle_s=configuration.get(YARN_HEARTBEAT), waiting_s=configuration.get(YARN_HEARTBEAT_WAITING)
         )
@@ -92,10 +99,17 @@ class YarnPlatform:
             finally:
                 heartbeats.cancel()
 
+    async def keep_end(self, file: Path) -> None:
+        """Copy it into the staging directory: the next attempt has another container."""
+        try:
+            await self._containers.call(lambda: self._staging.put(END_NAME, file))
+        except FlintlockError as error:
+            raise OSError(f"{self._staging.url}: {error.public}") from error
+
     async def finish(self, status: ApplicationStatus) -> None:
         """Unregister: YARN starts no other attempt. Then remove what the application has staged."""
         final = _FINAL[status]
-        diagnostics = f"the cluster has shut down: {status}"
+        diagnostics = await asyncio.to_thread(_diagnostics, JobDirectory(self._state_dir), status)
         await self._containers.call(lambda: self._master.unregister(final, diagnostics))
         log.info(log_events.YARN_UNREGISTERED, status=final)
         try:
@@ -115,11 +129,43 @@ class YarnPlatform:
         return launch_of(module, ["--index", str(FIRST_INDEX), *flags], self._configuration, self._files)
 
 
+def unpack_job(archive: Path, staging: StagingGateway, state_dir: Path) -> None:
+    """Put the job of a per-job cluster, and its end if an earlier attempt has recorded one, where they belong.
+
+    Idempotent. Raises OSError, Unavailable.
+    """
+    directory = JobDirectory(state_dir)
+    if archive.is_file() and not directory.path.exists():
+        with tarfile.open(archive) as tar:
+            tar.extractall(state_dir, filter="data")
+    with suppress(NotFound):
+        write_whole(directory.end_file, staging.read(END_NAME), mode=0o600)
+
+
+def _diagnostics(directory: JobDirectory, status: ApplicationStatus) -> str:
+    """Return what a user of YARN reads: of a cluster for one job, how the job has ended."""
+    end, description = directory.read_end(), directory.describe()
+    if end is None or description is None:
+        return f"the cluster has shut down: {status}"
+    job = msgspec.json.decode(end.job, type=_EndedJob)
+    reason = f": {job.failure.message}" if job.failure is not None else ""
+    return f"job {description.name!r} ({description.job_id}): {status}{reason}"
+
+
+class _Failure(Struct):
+    message: str = ""
+
+
+class _EndedJob(Struct):
+    failure: _Failure | None = None
+
+
 async def serve(settings: ProcessSettings) -> ApplicationStatus:
     """Serve as a JobManager in a container of YARN."""
     configuration = settings.configuration
     with running_bridge(os.environ) as yarn, closing(BridgedApplicationMaster(yarn)) as master:
         staging = BridgedStaging(yarn, configuration.get(YARN_APPLICATION_ID), configuration.get(YARN_STAGING))
+        unpack_job(Path.cwd() / JOB_NAME, staging, settings.state_dir)
         return await ClusterEntrypoint(settings, platform=YarnPlatform(settings, master, staging)).run()
 
 

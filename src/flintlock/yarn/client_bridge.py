@@ -130,11 +130,13 @@ class BridgedStaging:
         """See `StagingGateway`."""
         if not source.is_file():
             raise Refused(f"{source} is not a file")
-        target = self._child(name)
-        self._yarn.call(
-            self._fs.copyFromLocalFile, self._yarn.jvm.org.apache.hadoop.fs.Path(f"file://{source}"), target
-        )
-        self._yarn.call(self._fs.setPermission, target, self._mode(_PRIVATE_FILE))
+        target, unfinished = self._child(name), self._child(f".{name}.unfinished")
+        local = self._yarn.jvm.org.apache.hadoop.fs.Path(f"file://{source}")
+        self._yarn.call(self._fs.copyFromLocalFile, False, True, local, unfinished)
+        self._yarn.call(self._fs.setPermission, unfinished, self._mode(_PRIVATE_FILE))
+        self._yarn.call(self._fs.delete, target, False)
+        if not self._yarn.call(self._fs.rename, unfinished, target):
+            raise Unavailable(f"{target} cannot be written")
 
     def read(self, name: str) -> bytes:
         """See `StagingGateway`."""
@@ -155,7 +157,7 @@ class BridgedStaging:
                 timestamp_ms=int(status.getModificationTime()),
             )
             for status in listed
-            if status.isFile()
+            if status.isFile() and not str(status.getPath().getName()).startswith(".")
         )
 
     def remove(self) -> None:

@@ -51,6 +51,7 @@ from flintlock.yarn.gateways import StagingGateway, YarnGateway
 from flintlock.yarn.layout import (
     CONFIGURATION_NAME,
     HADOOP_FILES,
+    JOB_NAME,
     RESERVED_NAMES,
     launch_of,
     master_size,
@@ -95,15 +96,18 @@ class YarnClusterDescriptor:
         configuration: Configuration,
         secret: bytes,
         *,
+        job: Path | None = None,
         timeout_s: float,
         notify: Callable[[str], None] = lambda _: None,
     ) -> ApplicationReport:
-        """Start a session cluster with this secret; return once its JobManager is registered with YARN.
+        """Start a cluster with this secret; return once its JobManager is registered with YARN.
+
+        `job`: it is for this one, an archive of the directory of a job, and ends with it.
 
         Raises Refused with what is wrong before anything is started, Unavailable if YARN does not start it.
         """
         self._check(configuration)
-        files = _ship_files(configuration)
+        files = {**_ship_files(configuration), **({} if job is None else {JOB_NAME: job})}
         application_id, largest = self._yarn.create_application()
         _check_sizes(configuration, largest)
         staging = self._staging_of(application_id)

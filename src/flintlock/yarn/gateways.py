@@ -66,7 +66,10 @@ class StagingGateway(Protocol):
         ...
 
     def put(self, name: str, source: Path) -> None:
-        """Copy a local file into it, for its owner only."""
+        """Copy a local file into it, for its owner only; one of that name is replaced.
+
+        Readers see all of it or none.
+        """
         ...
 
     def read(self, name: str) -> bytes:

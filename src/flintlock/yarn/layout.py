@@ -29,8 +29,12 @@ from flintlock.yarn.messages import ContainerSize, Launch, StagedFile
 CONFIGURATION_NAME: Final = "flintlock.yaml"
 #: Of the client's Hadoop configuration: containers use the same YARN and file system.
 HADOOP_FILES: Final = ("core-site.xml", "hdfs-site.xml", "yarn-site.xml")
+#: Of a cluster for one job: the directory of the job (`host.job_directory`), and how the job has ended.
+JOB_NAME: Final = "job.tar"
+END_NAME: Final = "end.json"
+NOT_FOR_WORKERS: Final = frozenset({JOB_NAME, END_NAME})
 #: Names in the staging directory that are not free for files of the user.
-RESERVED_NAMES: Final = frozenset({CONFIGURATION_NAME, SECRET_NAME, *HADOOP_FILES})
+RESERVED_NAMES: Final = frozenset({CONFIGURATION_NAME, SECRET_NAME, *HADOOP_FILES, *NOT_FOR_WORKERS})
 
 _MIB: Final = 1 << 20
 _TASK_MANAGER_BASE: Final = 640 * _MIB  # TaskManager, watchdog, template, and the JVM beyond its heap

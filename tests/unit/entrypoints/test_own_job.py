@@ -111,7 +111,12 @@ def test_a_job_that_cannot_run_is_refused_before_the_jobmanager_contends(
 
 def test_the_end_has_the_document_that_run_prints(tmp_path: Path) -> None:
     directory = written(tmp_path, {"name": "small", "steps": STEPS})
-    record = FileJobEndRecord(directory)
+    kept: list[bytes] = []
+
+    async def keep(file: Path) -> None:
+        kept.append(file.read_bytes())
+
+    record = FileJobEndRecord(directory, keep)
     assert asyncio.run(record.read()) is None
     job = graph(A)
     snapshot = JobSnapshot(
@@ -135,6 +140,7 @@ def test_the_end_has_the_document_that_run_prints(tmp_path: Path) -> None:
     )
 
     assert asyncio.run(record.read()) is ApplicationStatus.SUCCEEDED
+    assert kept == [directory.end_file.read_bytes()]  # before the record counts as durable
     end = directory.read_end()
     assert end is not None
     assert json.loads(bytes(end.jobs)) == [{"jobid": A, "name": "job", "status": "FINISHED"}]

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import tarfile
 from pathlib import Path
+
+from msgspec import Raw
 
 from flintlock.config.configuration import Configuration
 from flintlock.entrypoints.process import ProcessSettings
-from flintlock.entrypoints.yarn_jobmanager import YarnPlatform
+from flintlock.entrypoints.yarn_jobmanager import YarnPlatform, unpack_job
+from flintlock.host.cluster_spec import ClusterSpec
+from flintlock.host.job_directory import JobDescription, JobDirectory, JobEnd
 from flintlock.model.application import ApplicationStatus
-from flintlock.model.ids import Epoch, FencingToken
+from flintlock.model.ids import Epoch, FencingToken, JobId
 from flintlock.security.cluster_secret import ClusterSecret
 from flintlock.testing.fake_yarn import FakeApplicationMaster, FakeStaging
 from flintlock.yarn.messages import FinalStatus
@@ -97,3 +102,62 @@ def test_a_term_that_begins_later_in_the_same_process_has_the_containers_of_the_
                 assert driver.taken_over == (worker,)
 
     asyncio.run(scenario())
+
+
+def archive_of_a_job(place: Path) -> Path:
+    """Return the archive that a client of a per-job cluster stages."""
+    directory = JobDirectory(place / "client")
+    description = JobDescription(job_id=JobId("ab" * 16), name="nightly", files=("a.py",))
+    directory.create(description, b"{}", {"a.py": b"pass"}, ClusterSpec())
+    with tarfile.open(place / "job.tar", "w") as tar:
+        tar.add(directory.path, directory.path.name)
+    return place / "job.tar"
+
+
+def test_the_job_of_a_per_job_cluster_comes_with_the_files_of_its_application(tmp_path: Path) -> None:
+    archive = archive_of_a_job(tmp_path)
+    for _ in range(2):  # an attempt that is started again in the same container
+        unpack_job(archive, FakeStaging(), tmp_path / "state")
+    directory = JobDirectory(tmp_path / "state")
+    description = directory.describe()
+    assert description is not None
+    assert description.name == "nightly"
+    assert directory.files(description)["a.py"].read_bytes() == b"pass"
+    assert directory.read_end() is None
+
+
+def test_a_session_has_no_job(tmp_path: Path) -> None:
+    unpack_job(tmp_path / "job.tar", FakeStaging(), tmp_path)
+    assert JobDirectory(tmp_path).describe() is None
+
+
+def test_the_next_attempt_finds_the_end_of_the_job_and_does_not_run_it_again(tmp_path: Path) -> None:
+    """The first one dies after the HA data was removed, and before it has unregistered."""
+
+    async def first(application: Application) -> None:
+        directory = JobDirectory(tmp_path / "first")
+        directory.path.mkdir(parents=True)
+        directory.write_end(JobEnd(application_status=ApplicationStatus.FAILED))
+        await application.platform.keep_end(directory.end_file)
+
+    application = Application(tmp_path)
+    asyncio.run(first(application))
+    unpack_job(archive_of_a_job(tmp_path), application.staging, tmp_path / "second")
+    end = JobDirectory(tmp_path / "second").read_end()
+    assert end is not None
+    assert end.application_status is ApplicationStatus.FAILED
+
+
+def test_yarn_shows_why_the_job_has_failed(tmp_path: Path) -> None:
+    application = Application(tmp_path)
+    unpack_job(archive_of_a_job(tmp_path), application.staging, tmp_path)
+    job = Raw(b'{"failure": {"kind": "user", "message": "column x does not exist"}}')
+    JobDirectory(tmp_path).write_end(JobEnd(application_status=ApplicationStatus.FAILED, job=job))
+
+    async def scenario() -> None:
+        async with application.platform.serving("http://10.0.0.1:8081"):
+            await application.platform.finish(ApplicationStatus.FAILED)
+
+    asyncio.run(scenario())
+    assert application.master.unregistered is not None
+    assert application.master.unregistered[1] == f"job 'nightly' ({'ab' * 16}): FAILED: column x does not exist"

@@ -31,12 +31,12 @@ class Deployment:
         (self.conf_dir / "yarn-site.xml").write_text("<configuration/>")
         self._now_s = 0.0
 
-    def deploy(self, values: Mapping[str, str] | None = None) -> ApplicationReport:
+    def deploy(self, values: Mapping[str, str] | None = None, job: Path | None = None) -> ApplicationReport:
         """Deploy a session with this configuration."""
         descriptor = YarnClusterDescriptor(
             self.yarn, lambda _: self.staging, self.conf_dir, sleep=self._sleep, clock_s=lambda: self._now_s
         )
-        return descriptor.deploy(Configuration(values), SECRET, timeout_s=300, notify=self.notes.append)
+        return descriptor.deploy(Configuration(values), SECRET, job=job, timeout_s=300, notify=self.notes.append)
 
     def _sleep(self, _: float) -> None:
         self._now_s += 30
@@ -73,6 +73,12 @@ def test_a_session_is_staged_submitted_and_waited_for(deployment: Deployment, tm
     assert "security.token" not in settings
     assert SECRET.decode() not in submission.launch.command
     assert deployment.staging.exists
+
+
+def test_the_job_of_a_per_job_cluster_is_staged(deployment: Deployment, tmp_path: Path) -> None:
+    (tmp_path / "archive").write_bytes(b"job")
+    deployment.deploy(job=tmp_path / "archive")
+    assert deployment.staging.contents["job.tar"] == b"job"
 
 
 def test_no_setting_is_on_a_command_line(deployment: Deployment) -> None:

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 from msgspec import Struct, structs
@@ -106,6 +106,45 @@ def start_job_cluster(
         if directory.read_end() is None:
             raise  # otherwise it has ended already: the job was very short
     return JobCluster(job_id=job_id, state_dir=own_dir, running=job_cluster(settings.configuration, own_dir))
+
+
+class JobClusters(Protocol):
+    """Where clusters for one job are started."""
+
+    def place(self, job_id: JobId) -> str:
+        """Return where the cluster of a job is, as an adverbial phrase."""
+        ...
+
+    def start(self, package: JobPackage, overrides: Sequence[str], *, attached: bool) -> JobCluster:
+        """Start a cluster for the job; return once the job is durable there. Raises as `start_job_cluster` does."""
+        ...
+
+    def await_end(self, client: Client, cluster: JobCluster) -> ApplicationStatus:
+        """Wait until the end of a cluster is recorded, whose job has ended; return how it ends. Raises Unavailable."""
+        ...
+
+
+class LocalJobClusters:
+    """JobClusters on this machine. `application`: the jobs are programs, which submit others."""
+
+    def __init__(self, settings: LoadedConfiguration, state_dir: Path, *, application: bool = False) -> None:
+        self._settings: Final = settings
+        self._state_dir: Final = state_dir
+        self._application: Final = application
+
+    def place(self, job_id: JobId) -> str:
+        """See `JobClusters`."""
+        return f"in {job_cluster_directory(self._state_dir, job_id, application=self._application)}"
+
+    def start(self, package: JobPackage, overrides: Sequence[str], *, attached: bool) -> JobCluster:
+        """See `JobClusters`."""
+        return start_job_cluster(
+            self._settings, self._state_dir, package, overrides, attached=attached, application=self._application
+        )
+
+    def await_end(self, client: Client, cluster: JobCluster) -> ApplicationStatus:
+        """See `JobClusters`."""
+        return await_cluster_end(client, cluster.state_dir)
 
 
 def await_cluster_end(client: Client, state_dir: Path) -> ApplicationStatus:

@@ -1,4 +1,4 @@
-"""Session clusters on YARN, for their users: started, found again by their application ids, and stopped.
+"""Clusters on YARN, for their users: started, found again by their application ids, and stopped.
 
 `<state directory>/yarn/<application id>` has what a client needs of one: a copy of the cluster's secret, for its owner
 only, and the address that its JobManager had last. Where that directory is missing, as on another machine, the secret
@@ -14,23 +14,34 @@ import os
 import re
 import secrets
 import shutil
+import tarfile
 import time
-from collections.abc import Callable, Generator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 from msgspec import Struct
 
+from flintlock.client.authoring.package import JobPackage
 from flintlock.client.clusters.discovery import RunningCluster
+from flintlock.client.clusters.job_cluster import JobCluster
+from flintlock.client.connection.client import Client
 from flintlock.client.connection.credentials import ClientCredentials
 from flintlock.config.configuration import Configuration
 from flintlock.config.extras import require_extra
-from flintlock.config.options import SECRET_FILE, YARN_APPLICATION_ID, YARN_STAGING
+from flintlock.config.options import SECRET_FILE, YARN_APPLICATION_ID, YARN_APPLICATION_NAME, YARN_STAGING
+from flintlock.host.cluster_spec import ClusterSpec
+from flintlock.host.job_directory import JobDescription, JobDirectory, JobEnd
 from flintlock.host.private_files import make_private_directory
 from flintlock.host.whole_files import write_whole
+from flintlock.model.application import ApplicationStatus
 from flintlock.model.errors import FlintlockError, NotFound, Refused, Unavailable
+from flintlock.model.ids import JobId
 from flintlock.security.cluster_secret import FILE_NAME as SECRET_NAME
+from flintlock.security.local_credentials import local_user
 
 if TYPE_CHECKING:
     from flintlock.yarn.client_bridge import BridgedStaging, BridgedYarn
@@ -41,6 +52,7 @@ _APPLICATION_ID: Final = re.compile(r"application_\d+_\d+")
 _SECRET_BYTES: Final = 32
 _POLL_S: Final = 0.25
 _END_S: Final = 60.0
+_START_S: Final = 300.0
 
 
 class YarnSession(Struct, frozen=True, kw_only=True):
@@ -58,10 +70,11 @@ class YarnSessions:
         self._configuration: Final = configuration
         self._directory: Final = state_dir / "yarn"
 
-    def start(self, *, timeout_s: float, notify: Callable[[str], None]) -> YarnSession:
-        """Start a session; return once it accepts jobs. It is the one that is used from then on.
+    def start(self, *, timeout_s: float, notify: Callable[[str], None], job: Path | None = None) -> YarnSession:
+        """Start a session, or a cluster for one job; return once it is ready. A session is the one used from then on.
 
-        Raises Refused with what is wrong before anything is started, Unavailable if it does not start.
+        `job` is an archive of the job's directory. Raises Refused with what is wrong before anything is started,
+        Unavailable if it does not start.
         """
         from flintlock.yarn.bridge import hadoop_conf_dir
         from flintlock.yarn.descriptor import YarnClusterDescriptor
@@ -70,8 +83,8 @@ class YarnSessions:
         secret = f"{secrets.token_hex(_SECRET_BYTES)}\n".encode()
         with self._bridged() as (yarn, staging_of):
             descriptor = YarnClusterDescriptor(yarn, staging_of, conf_dir)
-            report = descriptor.deploy(self._configuration, secret, timeout_s=timeout_s, notify=notify)
-            self._remember(report.id, secret, report.tracking_url)
+            report = descriptor.deploy(self._configuration, secret, job=job, timeout_s=timeout_s, notify=notify)
+            self._remember(report.id, secret, report.tracking_url, is_session=job is None)
             session = self._session(report.id, report.tracking_url)
             try:
                 with session.running.client() as client:
@@ -82,6 +95,22 @@ class YarnSessions:
                 self._forget(report.id)
                 raise
         return session
+
+    def await_job_end(self, application_id: str) -> ApplicationStatus:
+        """Wait until the end of a cluster for one job is recorded; return how it ends. Raises Unavailable."""
+        from flintlock.yarn.layout import END_NAME
+
+        with self._bridged() as (yarn, staging_of):
+            staging = staging_of(application_id)
+            while True:
+                with suppress(NotFound):
+                    return msgspec.json.decode(staging.read(END_NAME), type=JobEnd).application_status
+                report = yarn.report(application_id)
+                if report.state.has_ended:
+                    raise Unavailable(
+                        f"{application_id} has ended on YARN, {report.final_status}: {report.diagnostics}"
+                    )
+                time.sleep(_POLL_S)  # noqa: TID251 a file of another process
 
     def find(self, application_id: str = "") -> YarnSession:
         """Return a session by its id; without one, the configured one, else the last one.
@@ -166,12 +195,13 @@ class YarnSessions:
                 f" -m {SCHEME}application_… or {YARN_APPLICATION_ID.key}"
             ) from None
 
-    def _remember(self, application_id: str, secret: bytes, rest: str) -> None:
+    def _remember(self, application_id: str, secret: bytes, rest: str, *, is_session: bool = True) -> None:
         place = self._directory / application_id
         make_private_directory(place)
         write_whole(place / SECRET_NAME, secret, mode=0o600)
         write_whole(place / "rest", rest.encode())
-        write_whole(self._directory / "session", application_id.encode())
+        if is_session:
+            write_whole(self._directory / "session", application_id.encode())
 
     def _forget(self, application_id: str) -> None:
         shutil.rmtree(self._directory / application_id, ignore_errors=True)
@@ -189,6 +219,43 @@ class YarnSessions:
         root = self._configuration.get(YARN_STAGING)
         with running_bridge(os.environ) as jvm, closing(BridgedYarn(jvm)) as yarn:
             yield yarn, lambda application_id: BridgedStaging(jvm, application_id, root)
+
+
+class YarnJobClusters:
+    """JobClusters on YARN: each is an application, which ends with its job and with the status of that."""
+
+    def __init__(self, configuration: Configuration, state_dir: Path, notify: Callable[[str], None]) -> None:
+        self._configuration: Final = configuration
+        self._state_dir: Final = state_dir
+        self._notify: Final = notify
+
+    def place(self, job_id: JobId) -> str:  # noqa: ARG002 (YARN gives it an id)
+        """See `JobClusters`."""
+        return "on YARN"
+
+    def start(self, package: JobPackage, overrides: Sequence[str], *, attached: bool) -> JobCluster:  # noqa: ARG002
+        """See `JobClusters`. The overrides are in the configuration already."""
+        job_id, name = JobId(package.spec.job_id or ""), package.spec.name
+        description = JobDescription(
+            job_id=job_id, name=name, attached=attached, submitted_by=local_user(), files=tuple(package.files)
+        )
+        configuration = self._configuration
+        if not configuration.has(YARN_APPLICATION_NAME):
+            configuration = configuration.over({YARN_APPLICATION_NAME.key: name})
+        with TemporaryDirectory(prefix="flintlock-job-") as place:
+            directory = JobDirectory(Path(place))
+            directory.create(description, msgspec.json.encode(package.spec), package.files, ClusterSpec())
+            archive = Path(place) / "job.tar"
+            with tarfile.open(archive, "w") as tar:
+                tar.add(directory.path, directory.path.name)
+            sessions = YarnSessions(configuration, self._state_dir)
+            started = sessions.start(timeout_s=_START_S, notify=self._notify, job=archive)
+        own_dir = self._state_dir / "yarn" / started.application_id
+        return JobCluster(job_id=job_id, state_dir=own_dir, running=started.running)
+
+    def await_end(self, client: Client, cluster: JobCluster) -> ApplicationStatus:  # noqa: ARG002
+        """See `JobClusters`."""
+        return YarnSessions(self._configuration, self._state_dir).await_job_end(cluster.state_dir.name)
 
 
 def checked_id(text: str) -> str:
