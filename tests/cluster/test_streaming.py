@@ -329,3 +329,38 @@ def saved_rows(savepoint: Path) -> set[int]:
     logs = (savepoint / "queries" / "files-v1" / "sources" / "0").iterdir()
     entries = [json.loads(line) for log in logs for line in log.read_text().splitlines()[1:]]
     return {int(Path(entry["path"]).stem) for entry in entries if entry["batchId"] <= last}
+
+
+def test_a_stopped_job_is_finished_and_continues_from_its_savepoint_into_the_same_files(
+    standing: Processes, tmp_path: Path
+) -> None:
+    """Every row once: the batch that was begun is completed, so the sink is not ahead of the savepoint."""
+    source, numbers = tmp_path / "in", range(30)
+    source.mkdir()
+    for number in numbers:
+        (source / f"{number}.json").write_text(json.dumps({"n": number}) + "\n")
+
+    def job(trigger: dict[str, Any]) -> fl.Job:
+        made = fl.Job("stopped", parallelism=1)
+        options = {"maxFilesPerTrigger": 1}
+        events = made.source("events", format="json", path=source, schema="n LONG", options=options, stream=True)
+        made.sink("files", events, format="parquet", path=tmp_path / "out", uid="files-v1", trigger=trigger)
+        return made
+
+    rows = fl.Job("rows", parallelism=1)
+    out = rows.source("out", format="parquet", path=tmp_path / "out")
+    rows.result("all", rows.sql("sorted", "SELECT n FROM out ORDER BY n", inputs=[out]), limit=100)
+
+    with fl.connect(standing.url) as client:
+        running = client.submit(job({"processingTime": "0 seconds"}))
+        log = standing.state_dir / "checkpoints" / running.id / "files-v1" / "commits"
+        until("some batches", lambda: len([*log.glob("[0-9]*")]) >= 3 or None)
+        savepoint = running.stop()
+        ended = running.wait(120)
+        assert ended.status == "FINISHED"
+        restored = client.submit(job({"availableNow": True}), config={"execution.state-recovery.path": savepoint})
+        restored.wait(240)
+        found = client.submit(rows).wait(240).result("all").rows()
+
+    assert saved_batch(Path(savepoint)) < len(numbers) - 1, "it was stopped before its end"
+    assert [row[0] for row in found] == list(numbers)

@@ -946,6 +946,14 @@ export interface StepSpec {
   readonly trigger?: TriggerSpec | null;
 }
 
+/** POST /jobs/:jobid/stop: end a streaming job with a savepoint. Flink's fields. */
+export interface StopRequest {
+  readonly targetDirectory?: string | null;
+  readonly drain?: boolean;
+  readonly formatType?: string;
+  readonly triggerId?: string | null;
+}
+
 /** POST /blobs. */
 export interface StoredBlob {
   readonly blob: string;

@@ -46,6 +46,15 @@ class CheckRequest(CamelCase, frozen=True, kw_only=True, forbid_unknown_fields=T
     files: tuple[str, ...] = ()
 
 
+class StopRequest(CamelCase, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """POST /jobs/:jobid/stop: end a streaming job with a savepoint. Flink's fields."""
+
+    target_directory: str | None = None
+    drain: bool = False
+    format_type: Annotated[str, Meta(pattern="^(CANONICAL|NATIVE|DEFAULT)$")] = "NATIVE"
+    trigger_id: str | None = None
+
+
 class ClientHeartbeatRequest(CamelCase, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """PATCH /jobs/:jobid/clientHeartbeat: the client is alive until then, in milliseconds since 1970."""
 

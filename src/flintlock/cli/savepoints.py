@@ -1,4 +1,4 @@
-"""`flintlock savepoint`."""
+"""`flintlock savepoint`, `stop`."""
 
 from __future__ import annotations
 
@@ -27,6 +27,25 @@ def savepoint(*, job: str, directory: str | None, as_json: bool, urls: tuple[str
     with connect(urls, conf, state_dir) as client:
         handle = client.find(job, unambiguous=True)
         location = handle.savepoint(directory)
+    if as_json:
+        print_json({"jobid": handle.id, "location": location})
+    else:
+        click.echo(location)
+
+
+@click.command()
+@job_argument
+@click.option("-p", "--savepoint-path", "directory", metavar="DIR", help="Where the savepoint is made, on the cluster.")
+@json_option
+@cluster_options
+def stop(*, job: str, directory: str | None, as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:  # fmt: skip # noqa: E501
+    """End a streaming job with a savepoint, and print where that is. JOB is as for `flintlock savepoint`.
+
+    Each query completes the batch that it has begun, and nothing after it; then the job is FINISHED.
+    """
+    with connect(urls, conf, state_dir) as client:
+        handle = client.find(job, unambiguous=True)
+        location = handle.stop(directory)
     if as_json:
         print_json({"jobid": handle.id, "location": location})
     else:

@@ -7,6 +7,7 @@ out before anything else may change.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Final, Protocol
 
 from msgspec import structs
@@ -20,14 +21,21 @@ from flintlock.ha.protocols import JobGraphStore
 from flintlock.model.commands import (
     CancelJob,
     CancelRequest,
+    DrainTask,
     JobOperation,
     RescaleJob,
+    StopJob,
     TriggerOperation,
     TriggerSavepoint,
 )
 from flintlock.model.errors import Conflict, FlintlockError, Invalid, NotFound, Unavailable
-from flintlock.model.ids import JobId
+from flintlock.model.ids import AttemptId, JobId
+from flintlock.model.jobgraph import JobType
 from flintlock.model.jobs import StoredJob
+from flintlock.model.states import ExecutionState, JobStatus
+
+#: How often a job that is stopped has its attempts asked again: one may have been restarted meanwhile.
+_DRAIN_INTERVAL_S: Final = 1.0
 
 
 class ChangeableJob(Protocol):
@@ -49,6 +57,11 @@ class ChangeableJob(Protocol):
 
     def initialised(self) -> JobMasterRunner:
         """Return the job's JobMaster. Raises Unavailable while there is none."""
+        ...
+
+    @property
+    def has_result(self) -> bool:
+        """Whether its JobMaster is done."""
         ...
 
     def check_runs(self) -> JobMasterRunner:
@@ -169,6 +182,8 @@ class JobChanger:
                 await self._rescale_durably(job, operation, command)
             case TriggerSavepoint() as command:
                 await self._save(job, operation, command)
+            case StopJob() as command:
+                await self._drain(job, operation, command)
 
     async def _save(self, job: ChangeableJob, operation: JobOperation, command: TriggerSavepoint) -> None:
         """Make a savepoint and record where it is; the job is not changed by it.
@@ -186,6 +201,48 @@ class JobChanger:
                     raise
                 error = failed
             await self._operations.complete(operation, error, location)
+
+    async def _drain(self, job: ChangeableJob, operation: JobOperation, command: StopJob) -> None:
+        """Have every attempt of the job end after its batch, until the job has ended.
+
+        The outcome is recorded at that end (`complete_stop`): if a leader dies before, the next one saves the job.
+        """
+        try:
+            graph = job.stored.graph
+            if graph.job_type is not JobType.STREAMING:
+                raise Conflict(f"job {job.job_id} is a batch job: only streaming jobs are stopped with a savepoint")
+            await self._savepoints.prepare(command.target_directory)
+        except FlintlockError as error:
+            if is_fatal_to_term(error):
+                raise
+            await self._operations.complete(operation, error)
+            return
+        while not job.has_result and operation in self._operations.in_progress:
+            with suppress(Unavailable):
+                await _drain_attempts(job)
+            await asyncio.sleep(_DRAIN_INTERVAL_S)
+
+    async def complete_stop(self, job: ChangeableJob, status: JobStatus) -> bool:
+        """Save a job that is to be stopped and has FINISHED, before its end is durable; record the outcome.
+
+        Returns whether the checkpoints of the job are to be kept: they could not be saved. A job that has ended
+        otherwise was not stopped; `fail_unfinished` says so.
+        """
+        kept = False
+        for operation in self._operations.in_progress:
+            if not isinstance(operation.command, StopJob) or status is not JobStatus.FINISHED:
+                continue
+            error: FlintlockError | None = None
+            location, directory = "", operation.command.target_directory
+            try:
+                location = await self._savepoints.save(job.stored.graph, operation.trigger_id, directory)
+            except FlintlockError as failed:
+                if is_fatal_to_term(failed):
+                    raise
+                kept = True
+                error = Unavailable(f"{failed.public}; the job has finished, and its checkpoints are kept")
+            await self._operations.complete(operation, error, location)
+        return kept
 
     async def _rescale_durably(self, job: ChangeableJob, operation: JobOperation, command: RescaleJob) -> None:
         """Rescale as an operation: no client waits for it, so a store that does not answer is retried until it does."""
@@ -220,6 +277,16 @@ class JobChanger:
         if self._updating:
             raise Conflict(f"another change of job {job_id} is under way")
         return wanted
+
+
+async def _drain_attempts(job: ChangeableJob) -> None:
+    """Ask each attempt that runs to end after its batch. One that does not answer is asked again later."""
+    runner = job.initialised()
+    for execution in runner.snapshot().executions:
+        if execution.state is ExecutionState.RUNNING:
+            attempt = AttemptId(job_id=job.job_id, region=execution.region, attempt=execution.attempt)
+            with suppress(NotFound, Conflict, Unavailable):
+                await runner.query_task(DrainTask(attempt=attempt))
 
 
 def _rescaled(stored: StoredJob, wanted: RescaleJob) -> StoredJob:

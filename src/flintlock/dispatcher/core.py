@@ -290,6 +290,12 @@ def result_of(outcome: JobOutcome) -> JobResult:
     )
 
 
+def keeping_checkpoints(outcome: JobOutcome) -> JobOutcome:
+    """Return the outcome of a streaming job with its checkpoints left out of what is removed."""
+    own = f"/{outcome.snapshot.graph.job_id}"
+    return structs.replace(outcome, scratch=tuple(path for path in outcome.scratch if not path.endswith(own)))
+
+
 def blobs_of(graph: JobGraph) -> tuple[BlobKey, ...]:
     """Return the blobs that a job needs, each once."""
     return tuple(dict.fromkeys(artifact.blob for artifact in graph.artifacts))

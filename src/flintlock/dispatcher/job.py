@@ -126,6 +126,7 @@ class DispatchedJob:
         self._client: Final = AttachedClient()  # expected while the job has a JobMaster
         self.changes: Final = _changes(services, operations or JobOperations(job_id=job_id))
         self._recovered: Final = phase is JobPhase.INITIALIZING  # a submitted job begins as RESERVED
+        self._has_result = False  # whether its JobMaster is done
         self._quarantine_reason: str | None = None  # why its graph is quarantined when it ends
 
     # What clients see
@@ -241,6 +242,11 @@ class DispatchedJob:
         """Return what the job may use. Raises Unavailable while it is initialised."""
         return self.initialised().requirements()
 
+    @property
+    def has_result(self) -> bool:
+        """Whether its JobMaster is done."""
+        return self._has_result or self.ended
+
     def check_runs(self) -> JobMasterRunner:
         """Return the job's JobMaster. Raises Conflict for a job that has ended, Unavailable for one without it yet."""
         if self.ending or self.ended:
@@ -330,6 +336,9 @@ class DispatchedJob:
 
     async def _run_and_end(self, progress: tuple[RegionRecord, ...], history: JobHistory | None) -> None:
         outcome = await self._outcome(progress, history)
+        self._has_result = True
+        if await self.changes.complete_stop(self, outcome.snapshot.status):
+            outcome = core.keeping_checkpoints(outcome)
         await self._end(outcome)
         await self._clean_up()
 

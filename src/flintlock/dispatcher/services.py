@@ -60,6 +60,10 @@ class Savepoints(Protocol):
         """
         ...
 
+    async def prepare(self, directory: str) -> None:
+        """Check that savepoints can be made in a directory ("": the configured one). Raises Refused, Unavailable."""
+        ...
+
     async def check_restore(self, job: JobGraph) -> None:
         """Return if a job can be restored from the savepoint that its configuration names, or names none.
 
@@ -80,6 +84,10 @@ class NoSavepoints:
     """Where there is no place for savepoints: none is made, and every job begins anew."""
 
     async def save(self, job: JobGraph, trigger_id: TriggerId, directory: str) -> str:  # noqa: ARG002 - makes none
+        """Raise Refused."""
+        raise Refused("this cluster makes no savepoints")
+
+    async def prepare(self, directory: str) -> None:  # noqa: ARG002 - makes none
         """Raise Refused."""
         raise Refused("this cluster makes no savepoints")
 

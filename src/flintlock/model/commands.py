@@ -64,8 +64,19 @@ class TriggerSavepoint(Struct, frozen=True, kw_only=True, tag="savepoint"):
     requested_by: str = ""  # the name of the caller
 
 
+class StopJob(Struct, frozen=True, kw_only=True, tag="stop"):
+    """End a streaming job with a savepoint: each query completes the batch that it has begun, and the job is FINISHED.
+
+    The outcome is the savepoint's place. Until the job has ended, every leader goes on with it.
+    """
+
+    job_id: JobId
+    target_directory: str = ""  # the directory that the savepoint is made in; "": the configured one
+    requested_by: str = ""  # the name of the caller
+
+
 JobCommand: TypeAlias = CancelJob | RescaleJob
-OperationCommand: TypeAlias = JobCommand | TriggerSavepoint
+OperationCommand: TypeAlias = JobCommand | TriggerSavepoint | StopJob
 
 
 #: How many operations of one job are kept: the latest ones, and all that are in progress.
@@ -208,7 +219,16 @@ class DumpThreads(Struct, frozen=True, kw_only=True, tag="dump-threads"):
     attempt: AttemptId
 
 
-TaskQuery: TypeAlias = PingTask | DumpThreads
+class DrainTask(Struct, frozen=True, kw_only=True, tag="drain"):
+    """Have a streaming attempt end after the batch that it has begun (CommandAccepted). Repeating it is harmless.
+
+    It is routed as a query, because it needs a runner that runs; what it leads to is reported as the attempt's end.
+    """
+
+    attempt: AttemptId
+
+
+TaskQuery: TypeAlias = PingTask | DumpThreads | DrainTask
 TaskCommand: TypeAlias = CancelTask | TaskQuery
 
 

@@ -21,7 +21,7 @@ from flintlock.model.ids import TriggerId
 from flintlock.model.jobgraph import JobGraph, JobType
 from flintlock.savepoints.checkpoints import local_path
 from flintlock.savepoints.restoring import Restore, check_restore, is_restored, restore_job
-from flintlock.savepoints.writing import savepoint_name, write_savepoint
+from flintlock.savepoints.writing import prepare_directory, savepoint_name, write_savepoint
 
 
 class SavepointFiles:
@@ -56,6 +56,11 @@ class SavepointFiles:
             )
 
         return str(await asyncio.to_thread(write))
+
+    async def prepare(self, directory: str) -> None:
+        """Check that savepoints can be made in a directory. See dispatcher.services.Savepoints."""
+        local_path(self._checkpoints_dir, CHECKPOINTS_DIR.key)
+        await asyncio.to_thread(prepare_directory, self._allowed(directory or self._savepoints_dir, "the directory"))
 
     async def check_restore(self, job: JobGraph) -> None:
         """Check that a job can be restored as it asks for. See dispatcher.services.Savepoints."""

@@ -20,6 +20,7 @@ import hashlib
 import os
 import shutil
 import stat
+import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Final
@@ -58,6 +59,15 @@ _CHUNK: Final = 1 << 20
 def savepoint_name(job_id: JobId, trigger_id: TriggerId) -> str:
     """Return the name of a savepoint's directory."""
     return f"savepoint-{job_id[:6]}-{trigger_id}"
+
+
+def prepare_directory(parent: Path) -> None:
+    """Make a directory for savepoints, and check that it can be written to. Raises Unavailable."""
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryDirectory(prefix=".flintlock-", dir=parent).cleanup()
+    except OSError as error:
+        raise Unavailable(f"no savepoint can be made in {parent}: {error.strerror}") from error
 
 
 def write_savepoint(

@@ -11,7 +11,15 @@ from flintlock.model.causes import CauseId, current_cause
 from flintlock.model.commands import CancelJob, CommandAccepted, JobCommand, RescaleJob, TaskAnswer, TaskQuery
 from flintlock.model.errors import Conflict, FlintlockError, NotFound
 from flintlock.model.ids import AttemptId, JobId, StepName
-from flintlock.model.jobs import ExceptionEntry, JobHistory, JobOutcome, JobRequirements, JobSnapshot, StoredJob
+from flintlock.model.jobs import (
+    ExceptionEntry,
+    ExecutionInfo,
+    JobHistory,
+    JobOutcome,
+    JobRequirements,
+    JobSnapshot,
+    StoredJob,
+)
 from flintlock.model.regions import regions_of
 from flintlock.model.slots import (
     DeployedTasks,
@@ -122,6 +130,7 @@ class FakeJobMasterRunner:
         self.answers_with: Exception | None = None  # raised by the query of its snapshot
         self.stops_in_s = 0.0  # how long it takes to end when its `run` is cancelled
         self.queries: list[TaskQuery] = []
+        self.executions: tuple[ExecutionInfo, ...] = ()
         self.required: list[JobRequirements] = []  # latest last
         self.cause: CauseId | None = None  # of its `run`
         self.suspended = False  # its `run` was cancelled, and has ended
@@ -165,7 +174,7 @@ class FakeJobMasterRunner:
             timestamps=dict(self._timestamps),
             end_ms=self._timestamps[self.status] if self.status.globally_terminal else -1,
             last_modified_ms=max(self._timestamps.values()),
-            executions=(),
+            executions=self.executions,
             exceptions=self._exceptions,
             result_names=self._result_names,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from flintlock.config.options import RESTORE_PATH
-from flintlock.model.errors import FlintlockError
+from flintlock.model.errors import FlintlockError, Refused
 from flintlock.model.ids import JobId, TriggerId
 from flintlock.model.jobgraph import JobGraph
 
@@ -32,6 +32,11 @@ class FakeSavepoints:
         if (trigger_id, location) not in self.made:
             self.made.append((trigger_id, location))
         return location
+
+    async def prepare(self, directory: str) -> None:
+        """Refuse a directory that the test calls so."""
+        if directory == "/refused":
+            raise Refused("not there")
 
     async def check_restore(self, job: JobGraph) -> None:
         """Accept or refuse a job."""

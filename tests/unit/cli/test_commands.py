@@ -419,6 +419,20 @@ def test_savepoint_waits_until_it_is_complete_and_prints_its_place(capsys: pytes
     assert capsys.readouterr().out == "/s/one\n"
 
 
+def test_stop_prints_the_place_of_the_savepoint(capsys: pytest.CaptureFixture[str]) -> None:
+    done = {"status": {"id": "COMPLETED"}, "operation": {"location": "/s/one"}}
+    answers: dict[str, list[tuple[int, Any]]] = {
+        f"POST /jobs/{JOB}/stop": [(202, {"request-id": "7" * 32})],
+        f"GET /jobs/{JOB}/savepoints/{'7' * 32}": [(200, done)],
+    }
+    with serving(answers) as server:
+        assert run_app(["stop", JOB, "-p", "/s", "-m", server.url]) == 0
+        (posted,) = [seen for seen in server.seen if seen.body]
+
+    assert json.loads(posted.body)["targetDirectory"] == "/s"
+    assert capsys.readouterr().out == "/s/one\n"
+
+
 def test_a_savepoint_that_cannot_be_made_prints_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
     path = f"/jobs/{JOB}/savepoints"
     cause = {"class": "Conflict", "stack-trace": "it is a batch job", "serialized-throwable": ""}

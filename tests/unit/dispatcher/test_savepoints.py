@@ -17,11 +17,23 @@ from tests.unit.dispatcher.dispatcher_harness import (
 )
 
 from flintlock.dispatcher.endpoint import Dispatcher
-from flintlock.model.commands import JobOperation, OperationQuery, OperationStatus, TriggerOperation, TriggerSavepoint
+from flintlock.model.commands import (
+    DrainTask,
+    JobOperation,
+    OperationQuery,
+    OperationStatus,
+    StopJob,
+    TriggerOperation,
+    TriggerSavepoint,
+)
 from flintlock.model.errors import Invalid, Unavailable
-from flintlock.model.ids import TriggerId
-from flintlock.model.jobs import JobSubmission
-from flintlock.model.states import JobStatus
+from flintlock.model.ids import AttemptId, RegionId, StepName, TriggerId
+from flintlock.model.jobgraph import JobType, JobVertex, vertex_id
+from flintlock.model.jobs import ExecutionInfo, JobSubmission
+from flintlock.model.operations import Sink, Source
+from flintlock.model.states import ExecutionState, JobStatus
+from flintlock.model.streams import StreamQuery
+from flintlock.testing.fake_jobmaster import FakeJobMasterRunner
 from flintlock.testing.virtual_time import virtual_time
 
 TRIGGER = TriggerId("1" * 32)
@@ -180,3 +192,142 @@ async def test_a_restore_that_fails_is_the_end_of_the_job() -> None:
 
         assert await status(dispatcher) is JobStatus.FAILED
         assert harness.job_masters.made == []
+
+
+# Jobs that are stopped with a savepoint
+
+STOP = TriggerOperation(trigger_id=TRIGGER, command=StopJob(job_id=A, target_directory="/s"))
+
+
+async def streaming(harness: DispatcherHarness, dispatcher: Dispatcher) -> FakeJobMasterRunner:
+    """Submit a streaming job and return its JobMaster, which runs."""
+    made = submission(A)
+    query = StreamQuery(uid="files-v1")
+    vertices = (
+        JobVertex(id=vertex_id(A, "in"), name=StepName("in"), operation=Source(format="rate", stream=True)),
+        JobVertex(
+            id=vertex_id(A, "out"),
+            name=StepName("out"),
+            operation=Sink(format="parquet", path="/out"),
+            inputs=(StepName("in"),),
+            query=query,
+        ),
+    )
+    graph = structs.replace(made.graph, job_type=JobType.STREAMING, vertices=vertices)
+    await dispatcher.submit_job(structs.replace(made, graph=graph))
+    await until(lambda: bool(harness.job_masters.made))
+    await until(lambda: harness.runner().status is JobStatus.RUNNING)
+    runner = harness.runner()
+    runner.executions = (running(0),)
+    return runner
+
+
+def running(attempt: int) -> ExecutionInfo:
+    return ExecutionInfo(region=RegionId(0), attempt=attempt, state=ExecutionState.RUNNING, timestamps={})
+
+
+@virtual_time
+async def test_a_stopped_job_is_drained_saved_and_finished() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await streaming(harness, dispatcher)
+        await dispatcher.trigger(STOP)
+        await until(lambda: bool(runner.queries))
+        assert runner.queries[0] == DrainTask(attempt=AttemptId(job_id=A, region=RegionId(0), attempt=0))
+        assert (await operation(dispatcher)).status is OperationStatus.IN_PROGRESS
+        runner.finish()
+        await empty(dispatcher)
+
+        assert (await completed(dispatcher)).location == LOCATION
+        assert await status(dispatcher) is JobStatus.FINISHED
+
+
+@virtual_time
+async def test_a_job_is_not_finished_before_it_is_saved() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await streaming(harness, dispatcher)
+        await dispatcher.trigger(STOP)
+        harness.savepoints.proceed.clear()
+        runner.finish()
+        await until(lambda: harness.savepoints.asked == 1)
+        assert not await harness.ha.stores(harness.cluster.token).results.get(A)
+        harness.savepoints.proceed.set()
+        await empty(dispatcher)
+        assert await status(dispatcher) is JobStatus.FINISHED
+
+
+@virtual_time
+async def test_the_next_leader_goes_on_to_stop_the_job() -> None:
+    """Also if the job was done, and its leader died while the savepoint was being made."""
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await streaming(harness, dispatcher)
+        await dispatcher.trigger(STOP)
+        harness.savepoints.proceed.clear()
+        runner.finish()
+        await until(lambda: harness.savepoints.asked == 1)
+    harness.savepoints.proceed.set()
+    async with harness.leading() as dispatcher:
+        await until(lambda: len(harness.job_masters.made) == 2)
+        second = harness.runner()
+        await until(lambda: second.status is JobStatus.RUNNING)
+        second.executions = (running(1),)
+        await until(lambda: bool(second.queries))
+        second.finish()
+        await empty(dispatcher)
+
+        assert (await completed(dispatcher)).location == LOCATION
+        assert harness.savepoints.made == [(TRIGGER, LOCATION)]
+
+
+@virtual_time
+async def test_a_stopped_job_that_cannot_be_saved_keeps_its_checkpoints() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await streaming(harness, dispatcher)
+        await dispatcher.trigger(STOP)
+        await settle()
+        harness.savepoints.fail_with = Unavailable("the disk is full")
+        runner.end(JobStatus.FINISHED, scratch=(f"/checkpoints/{A}", "/out/.flintlock-1"))
+        await empty(dispatcher)
+
+        failure = (await completed(dispatcher)).failure
+        assert failure is not None
+        assert failure.message == "the disk is full; the job has finished, and its checkpoints are kept"
+        assert [order.directories for order in harness.resource_manager.removed] == [("/out/.flintlock-1",)]
+
+
+@virtual_time
+async def test_a_stop_of_a_batch_job_or_into_a_directory_that_cannot_be_used_changes_nothing() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        await harness.submitted(dispatcher)
+        await dispatcher.trigger(STOP)
+        failure = (await completed(dispatcher)).failure
+        assert failure is not None
+        assert "is a batch job" in failure.message
+        assert await status(dispatcher) is JobStatus.RUNNING
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await streaming(harness, dispatcher)
+        refused = structs.replace(STOP, command=StopJob(job_id=A, target_directory="/refused"))
+        await dispatcher.trigger(refused)
+        assert (await completed(dispatcher)).failure is not None
+        assert runner.queries == []
+
+
+@virtual_time
+async def test_a_job_that_fails_while_it_is_stopped_has_no_savepoint() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await streaming(harness, dispatcher)
+        await dispatcher.trigger(STOP)
+        await settle()
+        runner.fail("no")
+        await empty(dispatcher)
+
+        failure = (await completed(dispatcher)).failure
+        assert failure is not None
+        assert "it is FAILED" in failure.message
+        assert harness.savepoints.asked == 0

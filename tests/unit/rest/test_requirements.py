@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.rest.rest_harness import T0, A, B, RestHarness, running
 
-from flintlock.model.commands import JobCommand, JobOperations, OperationFailure, RescaleJob, TriggerSavepoint
+from flintlock.model.commands import JobCommand, JobOperations, OperationFailure, RescaleJob, StopJob, TriggerSavepoint
 from flintlock.model.errors import Conflict, FlintlockError, Invalid, Unavailable
 from flintlock.model.ids import TriggerId, VertexId
 from flintlock.model.jobs import ClientHeartbeat, JobRequirements, ParallelismRange
@@ -171,6 +171,16 @@ def test_a_savepoint_is_triggered_and_its_place_asked_for_in_flinks_form(rest: R
     assert rest.get(f"{path}/{TRIGGER}") == {"status": {"id": "COMPLETED"}, "operation": {"location": "/s/one"}}
     rest.dispatcher.changes[A] = JobOperations(job_id=A, operations=(operation,))
     assert [change["kind"] for change in rest.get(f"/jobs/{A}/changes")["changes"]] == ["savepoint"]
+
+
+def test_a_stop_is_triggered_in_flinks_form_and_asked_for_as_a_savepoint(rest: RestHarness) -> None:
+    body = {"targetDirectory": "/s", "drain": False, "triggerId": TRIGGER}
+    response = rest.call("POST", f"/jobs/{A}/stop", json=body)
+    assert (response.status_code, response.json()) == (202, {"request-id": TRIGGER})
+    operation = rest.dispatcher.operations[TriggerId(TRIGGER)]
+    assert operation.command == StopJob(job_id=A, target_directory="/s", requested_by="maria")
+    assert rest.get(f"/jobs/{A}/savepoints/{TRIGGER}") == {"status": {"id": "IN_PROGRESS"}}
+    assert "watermark" in rest.refused(400, "POST", f"/jobs/{A}/stop", json={"drain": True})[0]
 
 
 def test_a_request_for_a_savepoint_may_be_empty_and_unknown_keys_are_refused(rest: RestHarness) -> None:

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 from tests.unit.savepoints.checkpoint_samples import UID, CheckpointSample, streaming_job
 
-from flintlock.model.errors import Conflict, Forbidden, Invalid, Refused
+from flintlock.model.errors import Conflict, Forbidden, Invalid, Refused, Unavailable
 from flintlock.model.ids import JobId, TriggerId
 from flintlock.model.jobgraph import JobGraph, JobType
 from flintlock.savepoints.service import SavepointFiles
@@ -60,6 +60,15 @@ def test_where_jobs_run_as_another_user_savepoints_are_made_below_the_configured
         asyncio.run(confined.save(JOB, TRIGGER, str(tmp_path / "savepoints" / ".." / "other")))
 
     assert asyncio.run(confined.save(JOB, TRIGGER, str(tmp_path / "savepoints" / "mine")))
+
+
+def test_a_directory_for_savepoints_is_made_and_checked_before_a_job_is_stopped(tmp_path: Path) -> None:
+    files = service(tmp_path)
+    asyncio.run(files.prepare(""))
+    assert [*(tmp_path / "savepoints").iterdir()] == []
+    (tmp_path / "file").touch()
+    with pytest.raises(Unavailable, match=r"no savepoint can be made in .*: File exists"):
+        asyncio.run(files.prepare(str(tmp_path / "file")))
 
 
 def restoring(path: Path, **config: str) -> JobGraph:

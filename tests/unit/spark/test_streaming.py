@@ -174,6 +174,7 @@ def streaming(  # noqa: PLR0917 - each with a default
     report: Callable[[QueryProgress], None] = lambda _: None,
     artifacts: Artifacts | None = None,
     checkpoint_dir: str = f"/checkpoints/{JOB}",
+    drain: Callable[[], bool] = lambda: False,
 ) -> StreamingTask:
     task, backend, clock = task_of(sink, query), FakeBackend(spark), Clock()
     task = structs.replace(task, checkpoint_dir=checkpoint_dir)
@@ -187,6 +188,7 @@ def streaming(  # noqa: PLR0917 - each with a default
         config={},
         activity=activity,
         report=report,
+        drain=drain,
         now_s=lambda: clock.now_s,
         wait=clock.wait,
     )
@@ -251,6 +253,37 @@ def test_a_cancel_stops_the_query() -> None:
         streaming(FakeSpark(query), activity=activities.append).run()
     assert query.stopped
     assert activities == ["analysing", "starting out", "streaming into out", "stopping out"]
+
+
+@pytest.mark.parametrize(
+    ("offsets", "commits", "repeated"), [((0, 1), (0,), True), ((0, 1), (0, 1), False), ((), (), False)]
+)
+def test_a_drained_query_completes_the_batch_that_it_has_begun_and_finishes(
+    tmp_path: Path, offsets: tuple[int, ...], commits: tuple[int, ...], repeated: bool
+) -> None:
+    """A stop interrupts a batch, which may be in the sink already: Spark repeats it, with the same id."""
+    first, last = FakeQuery(False, False), FakeQuery(True)
+    spark = FakeSpark(first, last)
+    asked = iter((False, True))
+    for log, batches in (("offsets", offsets), ("commits", commits)):
+        (tmp_path / JOB / "files-v1" / log).mkdir(parents=True)
+        for batch in batches:
+            (tmp_path / JOB / "files-v1" / log / str(batch)).touch()
+
+    sink = Sink(format="parquet", path=str(tmp_path / "out"))
+    streaming(spark, sink=sink, checkpoint_dir=str(tmp_path / JOB), drain=lambda: next(asked)).run()
+
+    assert first.stopped
+    assert ("trigger(once=True)" in spark.calls, spark.queries == []) == (repeated, repeated)
+
+
+def test_a_batch_that_fails_while_its_query_is_drained_fails_the_task(tmp_path: Path) -> None:
+    (tmp_path / JOB / "files-v1" / "offsets").mkdir(parents=True)
+    (tmp_path / JOB / "files-v1" / "offsets" / "0").touch()
+    failing = FakeQuery(ValueError("no"))
+
+    with pytest.raises(ValueError, match="no"):
+        streaming(FakeSpark(FakeQuery(False), failing), checkpoint_dir=str(tmp_path / JOB), drain=lambda: True).run()
 
 
 def test_a_query_that_ends_without_our_stop_is_a_failure() -> None:

@@ -31,7 +31,7 @@ from flintlock.api.jobs import (
 from flintlock.api.process import ThreadDump, ThreadInfo
 from flintlock.api.quarantine import QuarantineEntry
 from flintlock.api.queries import QueriesResponse
-from flintlock.api.requests import RerunRequest, SavepointRequest
+from flintlock.api.requests import RerunRequest, SavepointRequest, StopRequest
 from flintlock.client.connection.http import Http
 from flintlock.client.connection.results import ResultHandle, only_name
 from flintlock.client.display.notebook import in_notebook
@@ -257,11 +257,25 @@ class JobHandle:
         TimeoutError if it takes longer than `timeout_s`, FlintlockError if it cannot be made.
         """
         request = SavepointRequest(target_directory=directory, trigger_id=trigger_id or uuid.uuid4().hex)
+        return self._await_savepoint(self._trigger("savepoints", request), timeout_s)
+
+    def stop(
+        self, directory: str | None = None, *, timeout_s: float | None = None, trigger_id: str | None = None
+    ) -> str:
+        """End the streaming job with a savepoint, and return where that is; the job is FINISHED then.
+
+        Each query completes the batch that it has begun. As for the rest, see `savepoint`.
+        """
+        request = StopRequest(target_directory=directory, trigger_id=trigger_id or uuid.uuid4().hex)
+        return self._await_savepoint(self._trigger("stop", request), timeout_s)
+
+    def _trigger(self, what: str, request: SavepointRequest | StopRequest) -> str:
+        """Trigger an operation and return its id."""
         body = msgspec.json.encode(request)
         headers = {"Content-Type": "application/json"}
-        path = f"/jobs/{self.id}/savepoints"
+        path = f"/jobs/{self.id}/{what}"
         response = self._http.call("POST", path, headers=headers, body=lambda: {"content": body})
-        return self._await_savepoint(msgspec.json.decode(response.content, type=TriggerResponse).request_id, timeout_s)
+        return msgspec.json.decode(response.content, type=TriggerResponse).request_id
 
     def _await_savepoint(self, trigger_id: str, timeout_s: float | None) -> str:
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s

@@ -11,6 +11,7 @@ from flintlock.model.commands import (
     OperationQuery,
     OperationStatus,
     RescaleJob,
+    StopJob,
     TriggerOperation,
     TriggerSavepoint,
 )
@@ -40,6 +41,17 @@ async def trigger_savepoint(call: RestCall) -> HttpResponse:
     if request.cancel_job:
         raise Invalid("cancel-job: is not supported: cancel the job when the savepoint is completed")
     command = TriggerSavepoint(
+        job_id=call.job_id, target_directory=request.target_directory or "", requested_by=call.principal.name
+    )
+    return await _trigger(call, request.trigger_id, command)
+
+
+async def trigger_stop(call: RestCall) -> HttpResponse:
+    """End a streaming job with a savepoint; its status is asked for as that of a savepoint."""
+    request = await request_bodies.read_stop(call.request)
+    if request.drain:
+        raise Invalid("drain: is not supported: Spark cannot advance the watermark of a query to its end")
+    command = StopJob(
         job_id=call.job_id, target_directory=request.target_directory or "", requested_by=call.principal.name
     )
     return await _trigger(call, request.trigger_id, command)

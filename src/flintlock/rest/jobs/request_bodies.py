@@ -7,7 +7,13 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 from starlette.requests import Request
 
-from flintlock.api.requests import ClientHeartbeatRequest, RerunRequest, SavepointRequest, VertexRequirementsRequest
+from flintlock.api.requests import (
+    ClientHeartbeatRequest,
+    RerunRequest,
+    SavepointRequest,
+    StopRequest,
+    VertexRequirementsRequest,
+)
 from flintlock.model.checking.documents import document_problems
 from flintlock.model.checking.problems import MAX_MESSAGE, abbreviated, reported
 from flintlock.model.checking.suggestions import Suggestions
@@ -64,6 +70,12 @@ async def read_savepoint(request: Request) -> SavepointRequest:
     """Return the request for a savepoint. Raises Invalid with every problem."""
     body = await read_document(request, _LIMIT)
     return await off_loop(len(body), lambda: _converted(SavepointRequest, decode(body)))
+
+
+async def read_stop(request: Request) -> StopRequest:
+    """Return the request to stop a job with a savepoint. Raises Invalid with every problem."""
+    body = await read_document(request, _LIMIT)
+    return await off_loop(len(body), lambda: _converted(StopRequest, decode(body)))
 
 
 def _converted(kind: type[_Body], document: object) -> _Body:

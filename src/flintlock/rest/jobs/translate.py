@@ -11,7 +11,7 @@ from msgspec import structs
 from flintlock.api import jobs as shapes
 from flintlock.config.options import RESTART_TYPE
 from flintlock.model.checking.problems import abbreviated
-from flintlock.model.commands import CancelJob, JobOperations, OperationCommand, RescaleJob, TriggerSavepoint
+from flintlock.model.commands import CancelJob, JobOperations, OperationCommand, RescaleJob, StopJob, TriggerSavepoint
 from flintlock.model.failure_text import headline, render
 from flintlock.model.ids import JobId, RegionId
 from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex
@@ -35,6 +35,7 @@ _KINDS: Final[Mapping[type[OperationCommand], str]] = {
     CancelJob: "cancel",
     RescaleJob: "rescale",
     TriggerSavepoint: "savepoint",
+    StopJob: "stop",
 }
 
 

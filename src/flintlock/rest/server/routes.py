@@ -19,6 +19,7 @@ from flintlock.api.requests import (
     ClientHeartbeatRequest,
     RerunRequest,
     SavepointRequest,
+    StopRequest,
     VertexRequirementsRequest,
 )
 from flintlock.model.jobgraph import Versions
@@ -201,6 +202,11 @@ ROUTES: Final[tuple[Route, ...]] = (
         method="POST", path="/jobs/{jobid}/savepoints", handler=operations.trigger_savepoint, role=_SUBMITTER,
         answers=shapes.TriggerResponse,
         status=202, body=_JSON, takes=SavepointRequest, errors=(*_JOB, 409, 413),
+    ),
+    Route(
+        method="POST", path="/jobs/{jobid}/stop", handler=operations.trigger_stop, role=_SUBMITTER,
+        answers=shapes.TriggerResponse,
+        status=202, body=_JSON, takes=StopRequest, errors=(*_JOB, 409, 413),
     ),
     _get("/jobs/{jobid}/savepoints/{triggerid}", operations.savepoint, shapes.OperationResponse, errors=_JOB),
     Route(

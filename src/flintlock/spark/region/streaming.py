@@ -62,6 +62,7 @@ class StreamingTask:
         activity: Callable[[str], None],
         report: Callable[[QueryProgress], None] = lambda _: None,
         watch: Callable[[tuple[QueryFigures, ...]], None] = lambda _: None,
+        drain: Callable[[], bool] = lambda: False,
         now_s: Callable[[], float] = time.monotonic,
         wait: Callable[[float], object] | None = None,
     ) -> None:
@@ -73,6 +74,7 @@ class StreamingTask:
         self._activity: Final = activity
         self._report: Final = report
         self._watch: Final = watch
+        self._drain: Final = drain  # whether the query is to end after the batch that it has begun
         self._now_s: Final = now_s
         self._wait: Final = wait or threading.Event().wait
         self._vertex: Final = region_outputs(task.graph, task.region)[0]
@@ -163,6 +165,9 @@ class StreamingTask:
         try:
             while not query.awaitTermination(POLL_S):
                 self._observe(query)
+                if self._drain():
+                    self._complete_batch(query)
+                    return
         except Interrupted:
             self._activity(f"stopping {self._vertex.name}")
             with suppress(Exception):  # the TaskManager releases the session, which stops it, too
@@ -178,6 +183,30 @@ class StreamingTask:
                 "the query ended without an exception, and was not stopped by its job",
                 self._vertex.name,
             )
+
+    def _complete_batch(self, query: Any) -> None:
+        """Stop the query, and complete the batch that was planned and not committed: nothing is begun after it.
+
+        A stop interrupts a batch, which may be in the sink already. Run once, Spark repeats just that batch.
+        """
+        self._activity(f"stopping {self._vertex.name} after its batch")
+        query.stop()
+        planned = latest_batch(_names_in(f"{self.checkpoint}/offsets"))
+        committed = latest_batch(_names_in(f"{self.checkpoint}/commits"))
+        if planned is None or planned == committed:
+            return
+        last: Any = self._start(once=True)
+        try:
+            while not last.awaitTermination(POLL_S):
+                self._observe(last)
+        except Interrupted:
+            with suppress(Exception):
+                last.stop()
+            raise
+        error = last.exception()
+        if error is not None:
+            raise error
+        self._observe(last)
 
     def _observe(self, query: Any) -> None:
         """Report the batches that the query has committed since it was observed last."""
@@ -204,12 +233,14 @@ class StreamingTask:
         if self._figures is not known:
             self._watch((self._figures,))
 
-    def _start(self) -> object:
+    def _start(self, *, once: bool = False) -> object:
         query, operation = self._query, self._vertex.operation
         writer: Any = self._frames.output(self._vertex).writeStream
         writer = writer.queryName(str(self._vertex.name)).outputMode(query.output_mode.value)
         writer = writer.option("checkpointLocation", self.checkpoint)
         match query.trigger.kind:
+            case _ if once:
+                writer = writer.trigger(once=True)
             case TriggerKind.AVAILABLE_NOW:
                 writer = writer.trigger(availableNow=True)
             case TriggerKind.REAL_TIME:

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from flintlock.host.thread_dump import thread_stacks
-from flintlock.model.commands import CommandAccepted, DumpThreads, PingTask, TaskAnswer, TaskQuery, ThreadsDumped
+from flintlock.model.commands import (
+    CommandAccepted,
+    DrainTask,
+    DumpThreads,
+    PingTask,
+    TaskAnswer,
+    TaskQuery,
+    ThreadsDumped,
+)
 
 
-def answer(query: TaskQuery) -> TaskAnswer:
-    """Return the answer. What it raises is the answer, too: a text for the client."""
+def answer(query: TaskQuery, drain: Callable[[], None]) -> TaskAnswer:
+    """Return the answer. What it raises is the answer, too: a text for the client. `drain` asks the task to end."""
     match query:
         case PingTask():
             return CommandAccepted()
         case DumpThreads():
             return ThreadsDumped(threads=thread_stacks())
+        case DrainTask():
+            drain()
+            return CommandAccepted()

@@ -169,6 +169,7 @@ class RunnerProcess:
         self._inbox: Final = messages(channel, TO_RUNNER)  # read by the main thread, then by the receiving one
         self._targets: Final[queue.SimpleQueue[TargetsChecked]] = queue.SimpleQueue()
         self._interruption: Final = Interruption()
+        self._drain: Final = threading.Event()  # set when a streaming task is to end after its batch
         self._progress: Final = Progress(self._send)
         self._backend: SparkBackend | None = None  # set once a session is open
         self._receiver: threading.Thread | None = None  # reads the inbox once there is a task
@@ -326,6 +327,7 @@ class RunnerProcess:
                 activity=self._progress.begin,
                 report=self._progress.report_query,
                 watch=self._progress.report_figures,
+                drain=self._drain.is_set,
             )
             return streaming.run()
         attempt.region_task = RegionTask(
@@ -435,7 +437,7 @@ class RunnerProcess:
 
     def _answer(self, number: int, query: TaskQuery) -> None:
         try:
-            answered = CommandAnswered(number=number, answer=answer(query))
+            answered = CommandAnswered(number=number, answer=answer(query, self._drain.set))
         except Exception as error:  # noqa: BLE001 - whatever it is, the TaskManager waits for an answer
             answered = CommandAnswered(number=number, problem=f"{type(error).__name__}: {error}")
         self._send_answer(answered)
