@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from flintlock.model.errors import FlintlockError, NotFound, Unavailable
+from flintlock.model.errors import FlintlockError, NotFound
 from flintlock.yarn.messages import (
     ABORTED,
     Allocation,
@@ -164,6 +164,10 @@ class FakeYarn:
         self.largest = ContainerSize(memory_mb=8192, vcores=4)
         self.states: list[YarnApplicationState] = [YarnApplicationState.ACCEPTED, YarnApplicationState.RUNNING]
         self.diagnostics = ""
+        self.kind = "FLINTLOCK"
+        self.final_status = "UNDEFINED"
+        self.tracking_url = "http://127.0.0.1:8081"
+        self.is_known = False  # an application that another client has submitted
         self.fails_to_submit: FlintlockError | None = None
         self.created = 0
         self.submitted: list[ApplicationSubmission] = []
@@ -194,12 +198,20 @@ class FakeYarn:
 
     def report(self, application_id: str) -> ApplicationReport:
         """Return the next state."""
-        if not self.submitted:
-            raise Unavailable(f"{application_id} was not submitted")
+        if not self.submitted and not self.is_known:
+            raise NotFound(f"application {application_id} does not exist")
         state = self.states[0] if len(self.states) == 1 else self.states.pop(0)
-        url = "http://127.0.0.1:8081" if state is YarnApplicationState.RUNNING else ""
-        return ApplicationReport(id=application_id, state=state, tracking_url=url, diagnostics=self.diagnostics)
+        url = self.tracking_url if state is YarnApplicationState.RUNNING else ""
+        return ApplicationReport(
+            id=application_id,
+            kind=self.kind,
+            state=state,
+            final_status=self.final_status,
+            tracking_url=url,
+            diagnostics=self.diagnostics,
+        )
 
     def kill(self, application_id: str) -> None:
-        """Record it."""
+        """Record it; the application has ended then."""
         self.killed.append(application_id)
+        self.states = [YarnApplicationState.KILLED]

@@ -16,6 +16,7 @@ import msgspec
 
 from flintlock.config.configuration import Configuration
 from flintlock.config.options import (
+    CHECKPOINTS_DIR,
     HA_CLUSTER_ID,
     HA_TYPE,
     JM_BIND_HOST,
@@ -25,6 +26,7 @@ from flintlock.config.options import (
     REST_ADDRESS,
     REST_BIND_ADDRESS,
     REST_PORT,
+    SAVEPOINTS_DIR,
     SECRET_FILE,
     TLS_MEMBER,
     TM_BIND_HOST,
@@ -203,9 +205,11 @@ def shipped_configuration(configuration: Configuration, application_id: str, sta
         values[MAX_TASK_MANAGERS.key] = str(_MOST_TASK_MANAGERS)
     if not configuration.get(HA_CLUSTER_ID):
         values[HA_CLUSTER_ID.key] = application_id
-    if not configuration.get(WORK_DIR) and configuration.get(HA_TYPE) != "zookeeper":
-        work_dir = f"{staging_url}/work"
-        values[WORK_DIR.key] = work_dir.removeprefix("file:") if work_dir.startswith("file:/") else work_dir
+    if configuration.get(HA_TYPE) != "zookeeper":  # otherwise these are in `high-availability.storageDir`
+        own = staging_url.removeprefix("file:") if staging_url.startswith("file:/") else staging_url
+        values = {WORK_DIR.key: f"{own}/work", CHECKPOINTS_DIR.key: f"{own}/checkpoints", **values}
+        if own.startswith("/"):  # savepoints outlive the application; the JobManager writes them as files
+            values.setdefault(SAVEPOINTS_DIR.key, f"{own.rpartition('/')[0]}/savepoints")
     return values
 
 

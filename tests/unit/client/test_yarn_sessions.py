@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,10 @@ from flintlock.client.clusters.discovery import find_cluster
 from flintlock.client.clusters.yarn_cluster import YarnSessions, checked_id
 from flintlock.config.configuration import Configuration
 from flintlock.config.files import LoadedConfiguration
-from flintlock.model.errors import Refused
+from flintlock.model.errors import Refused, Unavailable
+from flintlock.testing.fake_yarn import FakeStaging, FakeYarn
 from flintlock.yarn.bridge import hadoop_conf_dir
+from flintlock.yarn.messages import YarnApplicationState
 
 ID = "application_1700000000000_0001"
 SECRET = "ab" * 32
@@ -76,3 +80,81 @@ def test_a_hadoop_configuration_that_is_missing_is_named(tmp_path: Path) -> None
 def test_a_session_target_and_an_address_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_app(["run", "-t", "yarn-session", "-m", f"yarn://{ID}", "job.yaml"]) == 2
     assert "give either that or -m yarn://application_" in capsys.readouterr().err
+
+
+class Bridge:
+    """A YARN that knows one application, as a client reaches it."""
+
+    def __init__(self) -> None:
+        self.yarn = FakeYarn()
+        self.yarn.is_known = True
+        self.yarn.states = [YarnApplicationState.RUNNING]
+        self.staging = FakeStaging(ID)
+
+    @contextmanager
+    def open(self) -> Generator[tuple[FakeYarn, Callable[[str], FakeStaging]]]:
+        yield self.yarn, lambda _: self.staging
+
+    def sessions(self, state_dir: Path) -> YarnSessions:
+        """Return the sessions of a client."""
+        return YarnSessions(Configuration(), state_dir, self.open)
+
+
+def test_a_session_of_another_machine_is_attached_with_the_secret_of_its_staging_directory(tmp_path: Path) -> None:
+    bridge = Bridge()
+    bridge.staging.contents["cluster-secret"] = SECRET.encode()
+    attached = bridge.sessions(tmp_path).attach(ID)
+    assert attached.rest == "http://127.0.0.1:8081"
+    assert (tmp_path / "yarn" / ID / "cluster-secret").stat().st_mode & 0o077 == 0
+    assert bridge.sessions(tmp_path).find().application_id == ID
+
+
+def test_a_session_whose_files_are_elsewhere_is_refused_with_the_option(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=r"set yarn.staging-directory as it was when the session was started"):
+        Bridge().sessions(tmp_path).attach(ID)
+
+
+def test_an_application_of_another_kind_is_refused(tmp_path: Path) -> None:
+    bridge = Bridge()
+    bridge.yarn.kind = "SPARK"
+    with pytest.raises(Refused, match="is an application of type 'SPARK', not of Flintlock"):
+        bridge.sessions(tmp_path).attach(ID)
+
+
+def test_a_client_finds_the_address_of_the_next_attempt(known: Path) -> None:
+    bridge = Bridge()
+    bridge.yarn.tracking_url = "http://10.0.0.2:8081"
+    found = bridge.sessions(known).find(ID).running
+    assert found.find is not None
+    assert found.find() == ("http://10.0.0.2:8081",)
+    assert bridge.sessions(known).find(ID).rest == "http://10.0.0.2:8081"  # without asking YARN again
+
+
+def test_while_yarn_does_not_answer_the_last_address_has_to_do(known: Path) -> None:
+    bridge = Bridge()
+    bridge.yarn.is_known = False
+    found = bridge.sessions(known).find(ID).running
+    assert found.find is not None
+    assert found.find() == ()
+
+
+def test_a_client_of_a_session_that_has_ended_reads_how_and_forgets_its_secret(known: Path) -> None:
+    bridge = Bridge()
+    bridge.yarn.states = [YarnApplicationState.FAILED]
+    bridge.yarn.final_status, bridge.yarn.diagnostics = "FAILED", "AM Container exited with exitCode: 5"
+    found = bridge.sessions(known).find(ID).running
+    assert found.find is not None
+    with pytest.raises(Unavailable, match="has ended on YARN, FAILED: AM Container exited with exitCode: 5"):
+        found.find()
+    assert list((known / "yarn").iterdir()) == []
+
+
+def test_a_session_that_does_not_answer_is_killed_by_yarn_when_it_is_stopped(known: Path) -> None:
+    (known / "yarn" / ID / "rest").write_text("http://127.0.0.1:1")
+    bridge = Bridge()
+    bridge.staging.create()
+    report = bridge.sessions(known).stop()
+    assert bridge.yarn.killed == [ID]
+    assert report.state is YarnApplicationState.KILLED
+    assert not bridge.staging.exists
+    assert list((known / "yarn").iterdir()) == []

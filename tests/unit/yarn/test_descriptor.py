@@ -176,6 +176,7 @@ def test_zookeeper_has_two_attempts_a_namespace_of_its_own_and_shared_results(de
     assert deployment.yarn.submitted[0].attempts == 2
     assert settings["high-availability.cluster-id"] == "application_1_0001"
     assert "execution.work-dir" not in settings
+    assert "state.checkpoints.dir" not in settings
 
 
 def test_a_local_staging_directory_gives_a_plain_path_for_results() -> None:
@@ -183,6 +184,18 @@ def test_a_local_staging_directory_gives_a_plain_path_for_results() -> None:
         Configuration(), "application_1_0001", "file:/shared/.flintlock/application_1_0001"
     )
     assert settings["execution.work-dir"] == "/shared/.flintlock/application_1_0001/work"
+
+
+def test_checkpoints_are_where_all_containers_see_them_and_savepoints_outlive_the_application() -> None:
+    """A path of the state directory would be in the container of one process."""
+    own = "file:/shared/.flintlock/application_1_0001"
+    settings = shipped_configuration(Configuration(), "application_1_0001", own)
+    assert settings["state.checkpoints.dir"] == "/shared/.flintlock/application_1_0001/checkpoints"
+    assert settings["state.savepoints.dir"] == "/shared/.flintlock/savepoints"
+    chosen = Configuration({"state.checkpoints.dir": "/elsewhere", "execution.work-dir": "/work"})
+    settings = shipped_configuration(chosen, "application_1_0001", "hdfs://files/home/.flintlock/application_1_0001")
+    assert (settings["state.checkpoints.dir"], settings["execution.work-dir"]) == ("/elsewhere", "/work")
+    assert "state.savepoints.dir" not in settings
 
 
 def test_a_container_has_room_for_the_engine_and_all_runners() -> None:

@@ -17,10 +17,11 @@ import shutil
 import tarfile
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -44,8 +45,11 @@ from flintlock.security.cluster_secret import FILE_NAME as SECRET_NAME
 from flintlock.security.local_credentials import local_user
 
 if TYPE_CHECKING:
-    from flintlock.yarn.client_bridge import BridgedStaging, BridgedYarn
+    from flintlock.yarn.gateways import StagingGateway, YarnGateway
     from flintlock.yarn.messages import ApplicationReport
+
+#: Opens YARN, and the staging directories of applications by their ids.
+BridgeOpener: TypeAlias = Callable[[], AbstractContextManager[tuple["YarnGateway", Callable[[str], "StagingGateway"]]]]
 
 SCHEME: Final = "yarn://"
 _APPLICATION_ID: Final = re.compile(r"application_\d+_\d+")
@@ -53,6 +57,20 @@ _SECRET_BYTES: Final = 32
 _POLL_S: Final = 0.25
 _END_S: Final = 60.0
 _START_S: Final = 300.0
+
+
+@contextmanager
+def open_yarn(staging_root: str) -> Generator[tuple[YarnGateway, Callable[[str], StagingGateway]]]:
+    """Start a bridge to YARN for the duration of the block; yield YARN and the staging directories of applications.
+
+    Raises Refused if the packages of a cluster are not installed, or no Hadoop configuration is set, Unavailable.
+    """
+    require_extra("cluster", "a cluster on YARN")
+    from flintlock.yarn.bridge import running_bridge
+    from flintlock.yarn.client_bridge import BridgedStaging, BridgedYarn
+
+    with running_bridge(os.environ) as jvm, closing(BridgedYarn(jvm)) as yarn:
+        yield yarn, lambda application_id: BridgedStaging(jvm, application_id, staging_root)
 
 
 class YarnSession(Struct, frozen=True, kw_only=True):
@@ -66,9 +84,10 @@ class YarnSession(Struct, frozen=True, kw_only=True):
 class YarnSessions:
     """The sessions that one user starts and uses, with one configuration and state directory."""
 
-    def __init__(self, configuration: Configuration, state_dir: Path) -> None:
+    def __init__(self, configuration: Configuration, state_dir: Path, open_bridge: BridgeOpener | None = None) -> None:
         self._configuration: Final = configuration
         self._directory: Final = state_dir / "yarn"
+        self._bridged: Final = open_bridge or partial(open_yarn, configuration.get(YARN_STAGING))
 
     def start(self, *, timeout_s: float, notify: Callable[[str], None], job: Path | None = None) -> YarnSession:
         """Start a session, or a cluster for one job; return once it is ready. A session is the one used from then on.
@@ -174,13 +193,18 @@ class YarnSessions:
         return YarnSession(application_id=application_id, rest=rest, running=running)
 
     def _find_address(self, application_id: str) -> tuple[str, ...]:
-        """Return where the current attempt of the JobManager listens; nothing if YARN does not know it."""
+        """Return where the current attempt of the JobManager listens; nothing while YARN does not know.
+
+        Raises Unavailable if the application has ended: no address of it answers any more.
+        """
         try:
             with self._bridged() as (yarn, _):
-                report = _running(yarn.report(application_id))
+                report = yarn.report(application_id)
         except FlintlockError:
             return ()
-        if not report.tracking_url:
+        if report.state.has_ended:
+            self._forget(application_id)
+        if not _running(report).tracking_url:
             return ()
         write_whole(self._directory / application_id / "rest", report.tracking_url.encode())
         return (report.tracking_url,)
@@ -208,17 +232,6 @@ class YarnSessions:
         current = self._directory / "session"
         if current.is_file() and current.read_text().strip() == application_id:
             current.unlink(missing_ok=True)
-
-    @contextmanager
-    def _bridged(self) -> Generator[tuple[BridgedYarn, Callable[[str], BridgedStaging]]]:
-        """Start a bridge for the duration of the block."""
-        require_extra("cluster", "a cluster on YARN")
-        from flintlock.yarn.bridge import running_bridge
-        from flintlock.yarn.client_bridge import BridgedStaging, BridgedYarn
-
-        root = self._configuration.get(YARN_STAGING)
-        with running_bridge(os.environ) as jvm, closing(BridgedYarn(jvm)) as yarn:
-            yield yarn, lambda application_id: BridgedStaging(jvm, application_id, root)
 
 
 class YarnJobClusters:
