@@ -50,7 +50,7 @@ def test_a_query_that_runs_when_its_script_ends_is_stopped_with_it_and_the_outpu
     assert "the query 'counts' was still running when the program ended" in ran.stdout + ran.stderr
     job = rest_requests.get(f"{standing.url}/jobs/overview?name={engine}").json()["jobs"][0]
     (query,) = _queries(standing.url, job["jid"])
-    assert (query["name"], query["active"]) == ("counts", False)
+    assert (query["name"], query["active"], query["input-rows"], query["state-rows"]) == ("counts", False, 2, 1)
 
 
 def test_the_queries_of_a_script_are_shown_while_it_runs_and_end_with_its_cancel(

@@ -152,3 +152,26 @@ def test_uvicorn_captures_signals_in_one_method() -> None:
 @pytest.mark.parametrize(("module", "name"), [(atexit, "_clear"), (sys, "_current_frames"), (sys, "_getframe")])
 def test_python_has_what_is_used_of_its_insides(module: Any, name: str) -> None:
     assert callable(getattr(module, name))
+
+
+def test_every_streaming_query_is_represented_by_one_class() -> None:
+    from pyspark.sql.connect.streaming.query import StreamingQuery as ConnectQuery
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    assert parameters(ConnectQuery.__init__) == ["session", "queryId", "runId", "name"]
+    assert parameters(StreamingQuery.__init__) == ["jsq"]
+
+
+def test_executors_can_be_opened_again_after_the_threads_were_waited_for() -> None:
+    code = """
+import threading
+from concurrent.futures import ThreadPoolExecutor, thread
+threading._shutdown()
+try:
+    ThreadPoolExecutor(1).submit(print, "no")
+except RuntimeError as error:
+    print(error)
+thread._shutdown = False
+print(ThreadPoolExecutor(1).submit(str, "yes").result())
+"""
+    assert printed(code).split("\n") == ["cannot schedule new futures after interpreter shutdown", "yes"]

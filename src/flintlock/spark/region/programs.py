@@ -16,6 +16,7 @@ import runpy
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import thread as futures
 from typing import Final
 
 from flintlock.model.operations import Program
@@ -136,3 +137,6 @@ def _run_exit_hooks() -> None:
         act: Callable[[], None] | None = getattr(module, name, None)
         if act is not None:
             act()
+        # Waiting for the threads has closed all executors. Connect's client needs one for each call, and Spark is still
+        # called: to stop a query that is left, by the script's own exit functions or by the runner.
+        setattr(futures, "_shutdown", False)  # noqa: B010
