@@ -34,7 +34,8 @@ PRELUDE: Final = """
     page.on("console", message => { if (message.type() !== "log") problems.push(message.text()); });
     page.on("pageerror", error => problems.push(`${error}`));
     page.on("requestfailed", request => {
-        if (!request.url().endsWith("/events")) problems.push(`${request.failure()?.errorText} ${request.url()}`);
+        const failure = request.failure()?.errorText;  // aborted: the page was left, or asks for something else
+        if (failure !== "net::ERR_ABORTED") problems.push(`${failure} ${request.url()}`);
     });
     page.on("response", response => {
         if (response.status() >= 400) problems.push(`${response.status()} ${response.url()}`);

@@ -61,11 +61,24 @@ def test_finished_and_failed_jobs_are_shown_with_results_failures_and_output(
         await page.getByText("Heap of the engine").waitFor();
         await page.getByText("Log of the Spark engine").click();
         await page.getByLabel("Log", {{exact: true}}).waitFor();
-        return {{shown, problems}};
+        const opened = context.waitForEvent("page");
+        await page.getByText("Open the UI of Spark").click();
+        const spark = await opened;
+        spark.on("pageerror", error => problems.push(`Spark: ${{error}}`));
+        await spark.getByRole("link", {{name: "Executors"}}).click();
+        await spark.getByText("Summary").first().waitFor();
+        await spark.locator("#active-executors-table td").first().waitFor();  // its script has read its data
+        const reached = await spark.evaluate(async () => {{
+            try {{ return (await fetch("/jobs/overview")).status; }} catch {{ return "nothing"; }}
+        }});
+        const sparks = {{origin: await spark.evaluate(() => self.origin), title: await spark.title(), reached}};
+        return {{shown, problems, sparks}};
         """,
         {"origin": standing.url, "link": link, "jobs": jobs},
     )
     assert outcome["problems"] == []
+    # A page of Spark's UI works, and is none of the cluster's: it has no cookie, and no other route for its scripts.
+    assert outcome["sparks"] == {"origin": "null", "title": "flintlock - Executors", "reached": "nothing"}
     assert "2\t4" in outcome["shown"]["squares"]
     assert "SELECT nme FROM range(5)" in outcome["shown"]["typo"]
     assert "<b>printed</b> by a program" in outcome["shown"]["printing"]

@@ -1,11 +1,13 @@
+import { useMutation } from "@tanstack/react-query";
 import type { ReactNode } from "react";
 
+import { send } from "../../api/http.ts";
 import { useApi } from "../../api/queries.ts";
 import { hasRole } from "../../api/roles.ts";
-import type { CallerInfo, TaskManagerDetails } from "../../api/types.ts";
+import type { CallerInfo, SparkUiLink, TaskManagerDetails } from "../../api/types.ts";
 import { formatBytes } from "../../formats/formats.ts";
 import { useLive } from "../../live/LiveProvider.tsx";
-import { Answer } from "../../parts/Answer.tsx";
+import { Answer, Problem } from "../../parts/Answer.tsx";
 import { Facts } from "../../parts/Facts.tsx";
 import { Folded } from "../../parts/Folded.tsx";
 import { JobLink } from "../../parts/JobRows.tsx";
@@ -60,11 +62,29 @@ export function TaskManagerPage({ id }: { readonly id: string }): ReactNode {
       </Section>
       {hasRole(caller.data, "operator") && (
         <Section title="Process">
+          <SparkUi path={`${path}/spark-ui`} />
           <Folded title="Log">{() => <ProcessLog path={`${path}/log`} />}</Folded>
           <Folded title="Log of the Spark engine">{() => <ProcessLog path={`${path}/engine-log`} />}</Folded>
           <Folded title="Threads">{() => <Threads path={`${path}/thread-dump`} />}</Folded>
         </Section>
       )}
     </>
+  );
+}
+
+/** A button that opens Spark's own UI of the engine in another tab, by a link that the cluster makes for it. */
+function SparkUi({ path }: { readonly path: string }): ReactNode {
+  const opening = useMutation({
+    mutationFn: async () => (await (await send(path, { method: "POST" })).json()) as SparkUiLink,
+    networkMode: "always",
+    onSuccess: (link) => window.open(link.path, "_blank", "noopener"),
+  });
+  return (
+    <div>
+      <button type="button" disabled={opening.isPending} onClick={() => opening.mutate()}>
+        Open the UI of Spark
+      </button>
+      {opening.error !== null && <Problem error={opening.error} />}
+    </div>
   );
 }
