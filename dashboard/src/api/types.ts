@@ -239,6 +239,12 @@ export interface DashboardConfig {
   readonly features: Features;
 }
 
+/** POST /savepoint-disposal: remove a savepoint. Flink's field, and a trigger id of the client. */
+export interface DisposalRequest {
+  readonly "savepoint-path": string;
+  readonly triggerId?: string | null;
+}
+
 /** An empty answer. */
 export interface Empty {
 }

@@ -46,6 +46,13 @@ class CheckRequest(CamelCase, frozen=True, kw_only=True, forbid_unknown_fields=T
     files: tuple[str, ...] = ()
 
 
+class DisposalRequest(CamelCase, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """POST /savepoint-disposal: remove a savepoint. Flink's field, and a trigger id of the client."""
+
+    savepoint_path: str = field(name="savepoint-path")
+    trigger_id: str | None = None
+
+
 class StopRequest(CamelCase, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """POST /jobs/:jobid/stop: end a streaming job with a savepoint. Flink's fields."""
 

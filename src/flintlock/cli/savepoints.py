@@ -6,25 +6,40 @@ from pathlib import Path
 
 import click
 
-from flintlock.cli.settings import cluster_options, connect, job_argument, json_option, print_json
+from flintlock.cli.settings import (
+    cluster_options,
+    connect,
+    job_argument,
+    json_option,
+    optional_job_argument,
+    print_json,
+)
 from flintlock.cli.tables import aligned, moment
+from flintlock.model.errors import NotFound, Refused
 
 
 @click.command()
-@job_argument
+@optional_job_argument
 @click.argument("directory", required=False)
+@click.option("-d", "--dispose", "disposed", metavar="PATH", help="Remove this savepoint.")
 @json_option
 @cluster_options
-def savepoint(*, job: str, directory: str | None, as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:  # fmt: skip # noqa: E501
+def savepoint(*, job: str | None, directory: str | None, disposed: str | None, as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:  # fmt: skip # noqa: E501
     """Save where the queries of a streaming job are, while it runs, and print where the savepoint is.
 
     JOB is an id, the beginning of one, a name, or NAME@latest. DIRECTORY is one of the cluster, by default
-    state.savepoints.dir. `flintlock savepoint inspect PATH` shows what is in a savepoint on this machine.
+    state.savepoints.dir. `flintlock savepoint inspect PATH` shows what is in a savepoint on this machine;
+    -d removes one on the cluster.
     """
     if job == "inspect" and directory is not None:
         _inspect(Path(directory), as_json=as_json)
         return
+    if (job is None) == (disposed is None):
+        raise Refused("give a job to save, or the savepoint to remove with -d")
     with connect(urls, conf, state_dir) as client:
+        if job is None:
+            client.dispose_savepoint(str(disposed))
+            return
         handle = client.find(job, unambiguous=True)
         location = handle.savepoint(directory)
     if as_json:
@@ -53,7 +68,6 @@ def stop(*, job: str, directory: str | None, as_json: bool, urls: tuple[str, ...
 
 
 def _inspect(place: Path, *, as_json: bool) -> None:
-    from flintlock.model.errors import NotFound
     from flintlock.model.savepoints import MANIFEST, decode_manifest
 
     try:

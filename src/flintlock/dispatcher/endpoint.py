@@ -23,6 +23,7 @@ from structlog.typing import FilteringBoundLogger
 from flintlock.config.options import CLEANUP_INITIAL, CLEANUP_MAX, JOB_RETENTION
 from flintlock.dispatcher import core
 from flintlock.dispatcher.core import JobPhase
+from flintlock.dispatcher.disposals import Disposals
 from flintlock.dispatcher.ended import EndedJobs
 from flintlock.dispatcher.job import DispatchedJob, JobBody, JobServices
 from flintlock.dispatcher.listing.job_listing import JobListing
@@ -72,6 +73,7 @@ from flintlock.model.jobs import (
     ResultQuery,
     Submitted,
 )
+from flintlock.model.savepoints import DisposalQuery, DisposedSavepoint, DisposeSavepoint
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import ResultRows
 from flintlock.model.tokens import AccessToken, AccessTokenQuery, AccessTokens, FoundAccessToken
@@ -141,6 +143,7 @@ class Dispatcher:
         self._quarantine: Final = Quarantine(
             self._shared, self, lambda: JobRecovery(term.stores, services, term.gate, clock)
         )
+        self._disposals: Final = Disposals(services.savepoints)
         self._tokens: Final = TokenRegistry(term.stores.access_tokens, services.clock_ms)
         self._retention: Final = Retention(services, self._shared, self.jobs, self._loader)
         self._children: Final[dict[asyncio.Task[None], None]] = {}  # all that `stop` cancels; removed as they end
@@ -319,6 +322,16 @@ class Dispatcher:
         if found is None:
             raise NotFound(f"job {message.job_id} has no operation {message.trigger_id!r}")
         return found
+
+    async def dispose_savepoint(self, message: DisposeSavepoint) -> DisposedSavepoint:
+        """Remove a savepoint. See DispatcherGateway."""
+        self.check_leading()
+        return await self._disposals.dispose(message)
+
+    async def disposal(self, message: DisposalQuery) -> DisposedSavepoint:
+        """Return what came of a disposal. See DispatcherGateway."""
+        self.check_leading()
+        return self._disposals.outcome(message.trigger_id)
 
     async def job_changes(self, message: JobQuery) -> JobOperations:
         """Return what was requested of a job. See DispatcherGateway."""

@@ -60,6 +60,10 @@ class Savepoints(Protocol):
         """
         ...
 
+    async def dispose(self, path: str) -> None:
+        """Remove a savepoint. Raises Refused if there is none, Unavailable if it cannot be removed."""
+        ...
+
     async def prepare(self, directory: str) -> None:
         """Check that savepoints can be made in a directory ("": the configured one). Raises Refused, Unavailable."""
         ...
@@ -86,6 +90,10 @@ class NoSavepoints:
     async def save(self, job: JobGraph, trigger_id: TriggerId, directory: str) -> str:  # noqa: ARG002 - makes none
         """Raise Refused."""
         raise Refused("this cluster makes no savepoints")
+
+    async def dispose(self, path: str) -> None:
+        """Raise Refused."""
+        raise Refused(f"this cluster makes no savepoints: {path} is none of its own")
 
     async def prepare(self, directory: str) -> None:  # noqa: ARG002 - makes none
         """Raise Refused."""

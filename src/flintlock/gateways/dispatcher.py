@@ -31,6 +31,7 @@ from flintlock.model.jobs import (
     ResultQuery,
     Submitted,
 )
+from flintlock.model.savepoints import DisposalQuery, DisposedSavepoint, DisposeSavepoint
 from flintlock.model.tasks import ResultRows
 from flintlock.model.tokens import AccessToken, AccessTokenQuery, AccessTokens, FoundAccessToken
 
@@ -97,6 +98,17 @@ class DispatcherGateway(Protocol):
 
     async def operation(self, message: OperationQuery) -> JobOperation:
         """Return an operation, of an ended job too. Raises NotFound."""
+        ...
+
+    async def dispose_savepoint(self, message: DisposeSavepoint) -> DisposedSavepoint:
+        """Remove a savepoint; return once it is gone, or with the reason why it is not.
+
+        Repeating it with a trigger id that this leader knows returns what came of it.
+        """
+        ...
+
+    async def disposal(self, message: DisposalQuery) -> DisposedSavepoint:
+        """Return what came of a disposal. Raises NotFound: this leader knows of none with that id."""
         ...
 
     async def job_changes(self, message: JobQuery) -> JobOperations:

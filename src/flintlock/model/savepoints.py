@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from flintlock.model.errors import Corrupt, Incompatible
+from flintlock.model.ids import TriggerId
 from flintlock.model.jobgraph import JobGraph, JobVertex
 from flintlock.model.operations import Source
 
@@ -71,6 +72,27 @@ class SavepointManifest(Struct, frozen=True, kw_only=True):
     def query(self, uid: str) -> SavedQuery | None:
         """Return the query of this uid, if it was saved."""
         return next((query for query in self.queries if query.uid == uid), None)
+
+
+class DisposeSavepoint(Struct, frozen=True, kw_only=True):
+    """Client to Dispatcher: remove a savepoint; ask for the outcome by the trigger id."""
+
+    trigger_id: TriggerId
+    path: str
+
+
+class DisposalQuery(Struct, frozen=True, kw_only=True):
+    """Names one disposal."""
+
+    trigger_id: TriggerId
+
+
+class DisposedSavepoint(Struct, frozen=True, kw_only=True):
+    """What came of a disposal."""
+
+    trigger_id: TriggerId
+    error: str = ""  # the name of the error's class; "": the savepoint is removed
+    message: str = ""
 
 
 class FileGone(Exception):

@@ -20,6 +20,7 @@ from flintlock.model.errors import Conflict, Forbidden, Invalid
 from flintlock.model.ids import TriggerId
 from flintlock.model.jobgraph import JobGraph, JobType
 from flintlock.savepoints.checkpoints import local_path
+from flintlock.savepoints.removing import remove_savepoint
 from flintlock.savepoints.restoring import Restore, check_restore, is_restored, restore_job
 from flintlock.savepoints.writing import prepare_directory, savepoint_name, write_savepoint
 
@@ -56,6 +57,10 @@ class SavepointFiles:
             )
 
         return str(await asyncio.to_thread(write))
+
+    async def dispose(self, path: str) -> None:
+        """Remove a savepoint. See dispatcher.services.Savepoints."""
+        await asyncio.to_thread(remove_savepoint, self._allowed(path, "the savepoint"))
 
     async def prepare(self, directory: str) -> None:
         """Check that savepoints can be made in a directory. See dispatcher.services.Savepoints."""

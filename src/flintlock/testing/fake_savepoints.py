@@ -18,6 +18,7 @@ class FakeSavepoints:
         self.asked = 0
         self.fail_with: FlintlockError | None = None
         self.restored: list[JobId] = []  # each job once, in the order in which they were restored
+        self.disposed: list[str] = []
         self.refuse_with: FlintlockError | None = None  # raised for a job that is to be restored
         self.proceed = asyncio.Event()  # a savepoint is complete when it is set
         self.proceed.set()
@@ -32,6 +33,12 @@ class FakeSavepoints:
         if (trigger_id, location) not in self.made:
             self.made.append((trigger_id, location))
         return location
+
+    async def dispose(self, path: str) -> None:
+        """Remove a savepoint."""
+        if self.fail_with is not None:
+            raise self.fail_with
+        self.disposed.append(path)
 
     async def prepare(self, directory: str) -> None:
         """Refuse a directory that the test calls so."""

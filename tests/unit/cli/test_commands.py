@@ -433,6 +433,22 @@ def test_stop_prints_the_place_of_the_savepoint(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out == "/s/one\n"
 
 
+def test_a_savepoint_is_removed_with_d(capsys: pytest.CaptureFixture[str]) -> None:
+    status = f"GET /savepoint-disposal/{'7' * 32}"
+    cause = {"class": "Invalid", "stack-trace": "/s/one is not a savepoint", "serialized-throwable": ""}
+    failed = {"status": {"id": "COMPLETED"}, "operation": {"failure-cause": cause}}
+    answers: dict[str, list[tuple[int, Any]]] = {
+        "POST /savepoint-disposal": [(202, {"request-id": "7" * 32})],
+        status: [(200, {"status": {"id": "COMPLETED"}, "operation": {}}), (200, failed)],
+    }
+    with serving(answers) as server:
+        assert run_app(["savepoint", "-d", "/s/one", "-m", server.url]) == 0
+        assert run_app(["savepoint", "-d", "/s/one", "-m", server.url]) == 1
+        assert "/s/one is not a savepoint" in capsys.readouterr().err
+        assert run_app(["savepoint", "-m", server.url]) == 2
+        assert run_app(["savepoint", JOB, "-d", "/s/one", "-m", server.url]) == 2
+
+
 def test_a_savepoint_that_cannot_be_made_prints_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
     path = f"/jobs/{JOB}/savepoints"
     cause = {"class": "Conflict", "stack-trace": "it is a batch job", "serialized-throwable": ""}

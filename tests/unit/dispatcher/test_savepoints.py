@@ -26,11 +26,12 @@ from flintlock.model.commands import (
     TriggerOperation,
     TriggerSavepoint,
 )
-from flintlock.model.errors import Invalid, Unavailable
+from flintlock.model.errors import Conflict, Invalid, NotFound, Unavailable
 from flintlock.model.ids import AttemptId, RegionId, StepName, TriggerId
 from flintlock.model.jobgraph import JobType, JobVertex, vertex_id
 from flintlock.model.jobs import ExecutionInfo, JobSubmission
 from flintlock.model.operations import Sink, Source
+from flintlock.model.savepoints import DisposalQuery, DisposeSavepoint
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.streams import StreamQuery
 from flintlock.testing.fake_jobmaster import FakeJobMasterRunner
@@ -331,3 +332,31 @@ async def test_a_job_that_fails_while_it_is_stopped_has_no_savepoint() -> None:
         assert failure is not None
         assert "it is FAILED" in failure.message
         assert harness.savepoints.asked == 0
+
+
+# Savepoints that are removed
+
+
+@virtual_time
+async def test_a_savepoint_is_disposed_of_once_for_each_trigger_id() -> None:
+    harness = DispatcherHarness()
+    message = DisposeSavepoint(trigger_id=TRIGGER, path="/s/one")
+    async with harness.leading() as dispatcher:
+        for _ in range(2):
+            assert not (await dispatcher.dispose_savepoint(message)).error
+        assert harness.savepoints.disposed == ["/s/one"]
+        assert not (await dispatcher.disposal(DisposalQuery(trigger_id=TRIGGER))).error
+        other = await outcome_of(dispatcher.dispose_savepoint(structs.replace(message, path="/s/two")))
+        assert isinstance(other, Conflict)
+        unknown = await outcome_of(dispatcher.disposal(DisposalQuery(trigger_id=TriggerId("9" * 32))))
+        assert isinstance(unknown, NotFound)
+
+
+@virtual_time
+async def test_a_savepoint_that_cannot_be_removed_is_an_outcome_with_the_reason() -> None:
+    harness = DispatcherHarness()
+    harness.savepoints.fail_with = Invalid("there is none")
+    async with harness.leading() as dispatcher:
+        outcome = await dispatcher.dispose_savepoint(DisposeSavepoint(trigger_id=TRIGGER, path="/s/one"))
+
+    assert (outcome.error, outcome.message) == ("Invalid", "there is none")

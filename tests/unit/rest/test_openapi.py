@@ -35,6 +35,7 @@ from flintlock.model.diagnostics import (
 from flintlock.model.ids import StepName, TaskManagerId, TriggerId
 from flintlock.model.jobgraph import vertex_id
 from flintlock.model.jobs import QuarantinedJob
+from flintlock.model.savepoints import DisposedSavepoint, DisposeSavepoint
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import ResultRows
 from flintlock.rest.server.openapi import openapi
@@ -108,6 +109,10 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     rest.dispatcher.operations[TRIGGER] = JobOperation(
         trigger_id=TRIGGER, command=RescaleJob(job_id=B, parallelism=2), started_ms=1
     ).completed(None, 2)
+    rest.dispatcher.disposals[TRIGGER] = (
+        DisposeSavepoint(trigger_id=TRIGGER, path="/s/one"),
+        DisposedSavepoint(trigger_id=TRIGGER, error="Invalid", message="there is none"),
+    )
     rest.dispatcher.answer = ThreadsDumped(threads=(STACK,))
     server = uvicorn.Server(uvicorn.Config(rest.app, port=0, log_config=None, lifespan="off"))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()), name="uvicorn")

@@ -20,8 +20,15 @@ from flintlock.api.cluster import (
     TaskManagersResponse,
     TaskManagerSummary,
 )
-from flintlock.api.jobs import JobsOverviewEntry, JobsOverviewResponse, SubmittedJob
+from flintlock.api.jobs import (
+    JobsOverviewEntry,
+    JobsOverviewResponse,
+    OperationResponse,
+    SubmittedJob,
+    TriggerResponse,
+)
 from flintlock.api.quarantine import QuarantineEntry, QuarantineListing
+from flintlock.api.requests import DisposalRequest
 from flintlock.api.tokens import CallerInfo, CreatedToken, CreateTokenRequest, LoginCode, TokenEntry, TokenListing
 from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, Packable, given_overrides
 from flintlock.client.authoring.sql_form import DEFAULT_ROWS, RESULT, SqlJob
@@ -31,7 +38,7 @@ from flintlock.client.connection.http import Discover, Http
 from flintlock.client.connection.program_keys import next_program_key
 from flintlock.client.connection.results import ResultHandle
 from flintlock.client.connection.versions import own_versions, require_compatible
-from flintlock.model.errors import NotFound, Refused
+from flintlock.model.errors import FlintlockError, NotFound, Refused
 from flintlock.model.ids import JobId, is_job_id
 from flintlock.model.jobgraph import Scalar, Versions
 from flintlock.model.operations import ConfigValue
@@ -226,6 +233,16 @@ class Client:
     def quarantined(self) -> tuple[QuarantineEntry, ...]:
         """Return the jobs that are stored and cannot be run, with the reasons."""
         return self.http.get("/quarantine", QuarantineListing).jobs
+
+    def dispose_savepoint(self, path: str) -> None:
+        """Remove a savepoint of the cluster. Needs the role operator. Raises FlintlockError with the reason."""
+        body = msgspec.json.encode(DisposalRequest(savepoint_path=path, trigger_id=uuid.uuid4().hex))
+        headers = {"Content-Type": "application/json"}
+        response = self.http.call("POST", "/savepoint-disposal", headers=headers, body=lambda: {"content": body})
+        trigger_id = msgspec.json.decode(response.content, type=TriggerResponse).request_id
+        outcome = self.http.get(f"/savepoint-disposal/{trigger_id}", OperationResponse).operation
+        if outcome is not None and outcome.failure_cause is not None:
+            raise FlintlockError(outcome.failure_cause.stack_trace)
 
     def create_token(self, *, name: str, role: Role, expires_in: str | None = None) -> CreatedToken:
         """Make an access token and return it; `expires_in` is a duration such as '30 d'. Needs the role admin."""

@@ -17,6 +17,7 @@ from flintlock.model.commands import (
 )
 from flintlock.model.errors import Invalid
 from flintlock.model.ids import TriggerId, is_job_id
+from flintlock.model.savepoints import DisposalQuery, DisposeSavepoint
 from flintlock.rest.jobs import request_bodies
 from flintlock.rest.server.http import HttpResponse, RestCall, json_response
 
@@ -60,6 +61,31 @@ async def trigger_stop(call: RestCall) -> HttpResponse:
 async def savepoint(call: RestCall) -> HttpResponse:
     """The status of a savepoint, and once it is completed where it is, or why it could not be made."""
     return _status(await _operation(call))
+
+
+async def dispose(call: RestCall) -> HttpResponse:
+    """Remove a savepoint; responds when it is gone, or could not be removed, which its status says."""
+    request = await request_bodies.read_disposal(call.request)
+    trigger_id = _trigger_id(request.trigger_id or uuid.uuid4().hex)
+    await call.services.dispatcher.dispose_savepoint(
+        DisposeSavepoint(trigger_id=trigger_id, path=request.savepoint_path)
+    )
+    return json_response(shapes.TriggerResponse(request_id=trigger_id), 202)
+
+
+async def disposal(call: RestCall) -> HttpResponse:
+    """What came of the removal of a savepoint, as far as this leader knows."""
+    query = DisposalQuery(trigger_id=_trigger_id(call.path("triggerid")))
+    disposed = await call.services.dispatcher.disposal(query)
+    cause = None
+    if disposed.error:
+        cause = shapes.FailureCause(class_=disposed.error, stack_trace=disposed.message, serialized_throwable="")
+    return json_response(
+        shapes.OperationResponse(
+            status=shapes.OperationStatusId(id=OperationStatus.COMPLETED),
+            operation=shapes.OperationOutcome(failure_cause=cause),
+        )
+    )
 
 
 async def _trigger(call: RestCall, trigger_id: str | None, command: OperationCommand) -> HttpResponse:

@@ -9,6 +9,7 @@ from starlette.requests import Request
 
 from flintlock.api.requests import (
     ClientHeartbeatRequest,
+    DisposalRequest,
     RerunRequest,
     SavepointRequest,
     StopRequest,
@@ -76,6 +77,12 @@ async def read_stop(request: Request) -> StopRequest:
     """Return the request to stop a job with a savepoint. Raises Invalid with every problem."""
     body = await read_document(request, _LIMIT)
     return await off_loop(len(body), lambda: _converted(StopRequest, decode(body)))
+
+
+async def read_disposal(request: Request) -> DisposalRequest:
+    """Return the request to remove a savepoint. Raises Invalid with every problem."""
+    body = await read_document(request, _LIMIT)
+    return await off_loop(len(body), lambda: _converted(DisposalRequest, decode(body)))
 
 
 def _converted(kind: type[_Body], document: object) -> _Body:

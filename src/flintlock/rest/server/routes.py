@@ -17,6 +17,7 @@ from flintlock.api.queries import QueriesResponse
 from flintlock.api.requests import (
     CheckRequest,
     ClientHeartbeatRequest,
+    DisposalRequest,
     RerunRequest,
     SavepointRequest,
     StopRequest,
@@ -208,6 +209,12 @@ ROUTES: Final[tuple[Route, ...]] = (
         answers=shapes.TriggerResponse,
         status=202, body=_JSON, takes=StopRequest, errors=(*_JOB, 409, 413),
     ),
+    Route(
+        method="POST", path="/savepoint-disposal", handler=operations.dispose, role=_OPERATOR,
+        answers=shapes.TriggerResponse,
+        status=202, body=_JSON, takes=DisposalRequest, errors=(400, 409, 413, 503),
+    ),
+    _get("/savepoint-disposal/{triggerid}", operations.disposal, shapes.OperationResponse, errors=(400, 404, 503)),
     _get("/jobs/{jobid}/savepoints/{triggerid}", operations.savepoint, shapes.OperationResponse, errors=_JOB),
     Route(
         method="PATCH", path="/jobs/{jobid}/clientHeartbeat", handler=jobs.client_heartbeat, role=_SUBMITTER,

@@ -123,6 +123,10 @@ class SimulatedSavepoints:
             self._made.add(location)
         return location
 
+    async def dispose(self, path: str) -> None:
+        """Remove a savepoint."""
+        self._made.discard(path)
+
     async def prepare(self, directory: str) -> None:
         """Accept every directory."""
 
