@@ -14,6 +14,7 @@ from rich.table import Table
 from bench import (
     authentication,
     control_plane,
+    dashboard,
     durability,
     failover,
     growth,
@@ -49,6 +50,7 @@ MEASURES: Final[dict[str, Callable[[], Iterator[Figure]]]] = {
     "ended-jobs": many_jobs.ended_jobs,
     "growth": growth.growth,
     "longest-step": many_jobs.longest_step,
+    "dashboard": dashboard.dashboard,
 }
 
 

@@ -37,7 +37,7 @@ def ended_jobs() -> Iterator[Figure]:
     """A leader over a store with ended jobs: when it is ready, its memory, the first page, the whole list."""
     for count, ready_s, rss_mb in ((100_000, 5.0, 300.0), (1_000_000, 15.0, 1000.0)):
         with (
-            cluster(taskmanagers=0, prepare=_with_ended_jobs(count)) as running,
+            cluster(taskmanagers=0, prepare=with_ended_jobs(count)) as running,
             httpx.Client(auth=OWN_CREDENTIAL, base_url=running.url, timeout=_PATIENT_S) as client,
         ):
             begun = time.perf_counter()
@@ -72,7 +72,7 @@ def ended_jobs() -> Iterator[Figure]:
 def longest_step() -> Iterator[Figure]:
     """How late the event loop's timers are at worst, while it serves what is expensive, and hostile documents."""
     with (
-        cluster(taskmanagers=0, prepare=_with_ended_jobs(100_000)) as running,
+        cluster(taskmanagers=0, prepare=with_ended_jobs(100_000)) as running,
         httpx.Client(auth=OWN_CREDENTIAL, base_url=running.url, timeout=_PATIENT_S) as client,
     ):
         _read_whole(client)
@@ -89,7 +89,7 @@ def longest_step() -> Iterator[Figure]:
             )  # fmt: skip
 
 
-def _with_ended_jobs(count: int) -> Callable[[Path], None]:
+def with_ended_jobs(count: int) -> Callable[[Path], None]:
     """Return what stores so many jobs that ended one after the other, up to now."""
 
     def prepare(state_dir: Path) -> None:

@@ -32,18 +32,35 @@ export function formatBytes(bytes: number): string {
   return `${value.toFixed(value < 9.995 ? 2 : value < 99.95 ? 1 : 0)} ${SIZES[unit]}`;
 }
 
+// Making a formatter takes longer than a hundred uses of it, and lists use them for every row.
+const counts = new Map<string | undefined, Intl.NumberFormat>();
+const dates = new Map<string, { readonly day: Intl.DateTimeFormat; readonly time: Intl.DateTimeFormat }>();
+
 /** Returns a count with its digits in groups of three, in the reader's language. */
 export function formatCount(count: number, language?: string): string {
-  return Number.isFinite(count) ? new Intl.NumberFormat(language).format(count) : NONE;
+  let format = counts.get(language);
+  if (format === undefined) counts.set(language, (format = new Intl.NumberFormat(language)));
+  return Number.isFinite(count) ? format.format(count) : NONE;
 }
 
 /** Returns a time in the reader's zone: only the time of day if it is of the day of `now`, else with the date. */
 export function formatTime(ms: number, now: number, language?: string, zone?: string): string {
   if (!Number.isFinite(ms) || ms < 0) return NONE;
+  const { day, time } = dateFormats(language, zone);
+  return day.format(ms) === day.format(now) ? time.format(ms) : `${day.format(ms)}, ${time.format(ms)}`;
+}
+
+function dateFormats(language: string | undefined, zone: string | undefined): { readonly day: Intl.DateTimeFormat; readonly time: Intl.DateTimeFormat } {
+  const key = `${language ?? ""} ${zone ?? ""}`;
+  const known = dates.get(key);
+  if (known !== undefined) return known;
   const options = zone === undefined ? {} : { timeZone: zone };
-  const day = new Intl.DateTimeFormat(language, { ...options, dateStyle: "medium" });
-  const time = new Intl.DateTimeFormat(language, { ...options, timeStyle: "medium" }).format(ms);
-  return day.format(ms) === day.format(now) ? time : `${day.format(ms)}, ${time}`;
+  const made = {
+    day: new Intl.DateTimeFormat(language, { ...options, dateStyle: "medium" }),
+    time: new Intl.DateTimeFormat(language, { ...options, timeStyle: "medium" }),
+  };
+  dates.set(key, made);
+  return made;
 }
 
 /** Returns a time exactly, for everyone the same. */

@@ -50,17 +50,22 @@ export function useClusterTime(): number {
   return clusterTime(live, now);
 }
 
-/** Has what is shown of changed jobs read again, once for all that change within a short time. */
+/** Has what is shown of changed jobs read again: at once, then once for all that change within a short time. */
 class Refresher {
   private readonly waiting = new Set<string>();
   private timer: ReturnType<typeof setTimeout> | undefined;
 
   add(jobs: readonly string[]): void {
     for (const job of jobs) this.waiting.add(job);
-    this.timer ??= setTimeout(() => {
+    if (this.timer === undefined) this.read();
+  }
+
+  private read(): void {
+    refresh(new Set(this.waiting));
+    this.waiting.clear();
+    this.timer = setTimeout(() => {
       this.timer = undefined;
-      refresh(new Set(this.waiting));
-      this.waiting.clear();
+      if (this.waiting.size > 0) this.read();
     }, REFRESH_MS);
   }
 

@@ -1,7 +1,7 @@
 import { type ReactNode, useEffect, useState } from "react";
 
 import { useApi } from "../../api/queries.ts";
-import type { CheckpointsResponse, CompletedCheckpoint } from "../../api/types.ts";
+import type { CheckpointsResponse, CompletedCheckpoint, QueriesResponse, QueryInfo } from "../../api/types.ts";
 import { formatBytes, formatCount, formatDuration, formatExactTime } from "../../formats/formats.ts";
 import { Answer } from "../../parts/Answer.tsx";
 import { Chart, Charts } from "../../parts/Chart.tsx";
@@ -9,6 +9,7 @@ import { Facts } from "../../parts/Facts.tsx";
 import { Empty, Section } from "../../parts/Section.tsx";
 import { Table } from "../../parts/Table.tsx";
 import { Duration, Time } from "../../parts/Time.tsx";
+import { QueryFigures } from "./QueryFigures.tsx";
 import { byQuery, rateOf, watermarkLag, withBatches } from "./batches.ts";
 
 /** How often batches are read: no event reports them. */
@@ -18,6 +19,7 @@ const MOST_ROWS = 20;
 /** The queries of a streaming job: their rates as charts, and each committed batch, which is a checkpoint. */
 export function StreamingTab({ id, now, ended }: { readonly id: string; readonly now: number; readonly ended: boolean }): ReactNode {
   const query = useApi<CheckpointsResponse>(`/jobs/${id}/checkpoints`, { everyMs: !ended && PAUSE_MS });
+  const figures = useApi<QueriesResponse>(`/jobs/${id}/queries`, { everyMs: !ended && PAUSE_MS });
   const [batches, setBatches] = useState<readonly CompletedCheckpoint[]>([]);
   useEffect(() => {
     if (query.data !== undefined) setBatches((known) => withBatches(known, query.data));
@@ -42,7 +44,7 @@ export function StreamingTab({ id, now, ended }: { readonly id: string; readonly
             </Section>
           )}
           {[...byQuery(batches)].map(([uid, items]) => (
-            <Query key={uid} uid={uid} batches={items} now={now} />
+            <Query key={uid} uid={uid} batches={items} figures={figures.data?.queries.find((item) => item.uid === uid)} now={now} />
           ))}
         </>
       )}
@@ -50,7 +52,13 @@ export function StreamingTab({ id, now, ended }: { readonly id: string; readonly
   );
 }
 
-function Query(props: { readonly uid: string; readonly batches: readonly CompletedCheckpoint[]; readonly now: number }): ReactNode {
+function Query(props: {
+  readonly uid: string;
+  readonly batches: readonly CompletedCheckpoint[];
+  /** What Spark reports of it; undefined if it does not run. */
+  readonly figures: QueryInfo | undefined;
+  readonly now: number;
+}): ReactNode {
   const { batches, now } = props;
   const nameOf = (index: number): string => `batch ${batches[index]?.batch ?? 0}, ${formatExactTime(batches[index]?.latest_ack_timestamp ?? -1)}:`;
   const lags = batches.map(watermarkLag);
@@ -58,6 +66,7 @@ function Query(props: { readonly uid: string; readonly batches: readonly Complet
   return (
     <>
       <Section title={`Query ${props.uid}`}>
+        {props.figures !== undefined && <QueryFigures query={props.figures} now={now} />}
         <Charts>
           <Chart label="Processed" values={batches.map(rateOf)} format={rate} nameOf={nameOf} />
           <Chart label="Rows in a batch" values={batches.map((batch) => batch["input-rows"] ?? 0)} format={(value) => formatCount(value)} nameOf={nameOf} />

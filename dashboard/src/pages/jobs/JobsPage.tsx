@@ -10,7 +10,7 @@ import { Empty, Section } from "../../parts/Section.tsx";
 import { FilterForm } from "./FilterForm.tsx";
 import styles from "./JobsPage.module.css";
 
-const PAGE_SIZE = 100;
+const PAGE_SIZE = 50;
 
 /** The jobs of a filter, page by page as the server divides them, newest first. */
 export function JobsPage({ filter }: { readonly filter: JobFilter }): ReactNode {

@@ -8,6 +8,7 @@ import { JobLink } from "../../parts/JobRows.tsx";
 import { Empty, Section } from "../../parts/Section.tsx";
 import { Table } from "../../parts/Table.tsx";
 import { Duration } from "../../parts/Time.tsx";
+import { queueOf } from "./queue.ts";
 
 const MOST_SHOWN = 50;
 
@@ -16,25 +17,26 @@ export function Queue(): ReactNode {
   const { jobs } = useLive();
   const now = useClusterTime();
   const query = useApi<ClusterResources>("/resources");
-  const count = query.data?.waiting?.length ?? 0;
+  const queue = queueOf(query.data?.waiting ?? [], [...jobs.values()]);
+  const count = queue.length;
   return (
     <Section title="Waiting for slots" aside={count > MOST_SHOWN && `the first ${MOST_SHOWN} of ${count}`}>
       <Answer query={query}>
-        {({ waiting = [], starting = 0 }) => (
+        {({ starting = 0 }) => (
           <>
             {starting > 0 && <p>TaskManagers that are starting: {starting}</p>}
-            {waiting.length === 0 ? (
+            {queue.length === 0 ? (
               <Empty>Nothing waits.</Empty>
             ) : (
               <Table label="Waiting for slots" columns={["", "Job", "Waits for", "Needs", "Priority", "Since"]}>
-                {waiting.slice(0, MOST_SHOWN).map((item, index) => (
+                {queue.slice(0, MOST_SHOWN).map((item, index) => (
                   <tr key={`${item.jobid} ${item.request ?? ""}`}>
                     <td>{index + 1}</td>
                     <td>
                       <JobLink id={item.jobid} name={item.name ?? ""} />
                     </td>
                     <td>{jobs.get(item.jobid)?.["waits-for"] || "slots"}</td>
-                    <td>{needs(item.slots)}</td>
+                    <td>{item.known ? needs(item.slots) : "–"}</td>
                     <td>{item.priority ?? 0}</td>
                     <td>
                       <Duration ms={now - (item.since ?? now)} />
