@@ -159,7 +159,7 @@ class JobChanger:
         """Carry out what was in progress when a former leader died, in the order in which it was triggered."""
         for operation in self._operations.in_progress:
             self._updating = False  # for the operation itself: nothing runs between this line and its own claim
-            await self._carry_out(job, operation)
+            await self._carry_out(job, operation, resumed=True)
             self._updating = True
         self._updating = False
 
@@ -168,7 +168,7 @@ class JobChanger:
         async with self._saving:
             await self._operations.fail_unfinished(reason)
 
-    async def _carry_out(self, job: ChangeableJob, operation: JobOperation) -> None:
+    async def _carry_out(self, job: ChangeableJob, operation: JobOperation, *, resumed: bool = False) -> None:
         match operation.command:
             case CancelJob(force=force, requested_by=requested_by):
                 error: FlintlockError | None = None
@@ -183,7 +183,7 @@ class JobChanger:
             case TriggerSavepoint() as command:
                 await self._save(job, operation, command)
             case StopJob() as command:
-                await self._drain(job, operation, command)
+                await self._drain(job, operation, command, resumed=resumed)
 
     async def _save(self, job: ChangeableJob, operation: JobOperation, command: TriggerSavepoint) -> None:
         """Make a savepoint and record where it is; the job is not changed by it.
@@ -202,7 +202,7 @@ class JobChanger:
                 error = failed
             await self._operations.complete(operation, error, location)
 
-    async def _drain(self, job: ChangeableJob, operation: JobOperation, command: StopJob) -> None:
+    async def _drain(self, job: ChangeableJob, operation: JobOperation, command: StopJob, *, resumed: bool) -> None:
         """Have every attempt of the job end after its batch, until the job has ended.
 
         The outcome is recorded at that end (`complete_stop`): if a leader dies before, the next one saves the job.
@@ -211,7 +211,8 @@ class JobChanger:
             graph = job.stored.graph
             if graph.job_type is not JobType.STREAMING:
                 raise Conflict(f"job {job.job_id} is a batch job: only streaming jobs are stopped with a savepoint")
-            await self._savepoints.prepare(command.target_directory)
+            if not resumed:  # else attempts may have been drained: the stop can no longer be refused
+                await self._savepoints.prepare(command.target_directory)
         except FlintlockError as error:
             if is_fatal_to_term(error):
                 raise

@@ -104,8 +104,9 @@ def restore_job(job: JobGraph, restore: Restore, *, checkpoints: Path, new_id: s
             if saved is not None and not (checkpoints / saved.uid).exists():
                 query_id = None if restore.claim else f"{new_id[:-4]}{number:04x}"
                 _restore_query(manifest, saved, restore.path, checkpoints, query_id=query_id, unique=new_id[:8])
-        owner = checkpoints.parent.stat()
-        os.chown(checkpoints, owner.st_uid, owner.st_gid)
+        owner = _other_owner(checkpoints.parent)
+        if owner is not None:
+            os.chown(checkpoints, *owner)
         write_durably(checkpoints / RESTORED, f"{restore.path}\n".encode())
         sync_directory(checkpoints)
     except OSError as error:
@@ -126,14 +127,13 @@ def _restore_query(
     hidden = checkpoints / f".{saved.uid}.{unique}"
     prefix = f"{QUERIES}/{saved.uid}/"
     # Where jobs run as another user, the files become that one's: never those of the savepoint, or what they link to.
-    owner = checkpoints.parent.stat()
-    given = owner.st_uid != os.geteuid()
+    owner = _other_owner(checkpoints.parent)
     try:
         for file in manifest.files:
             if not file.path.startswith(prefix):
                 continue
             target = hidden / file.path.removeprefix(prefix)
-            link_or_copy(savepoint / file.path, target, link=not given)
+            link_or_copy(savepoint / file.path, target, link=owner is None)
             with opened(target) as descriptor:
                 digest, _ = hash_file(descriptor)
                 os.fsync(descriptor)
@@ -145,11 +145,17 @@ def _restore_query(
     except (OSError, FlintlockError):
         shutil.rmtree(hidden, ignore_errors=True)
         raise
-    if given:
-        _give(hidden, owner.st_uid, owner.st_gid)
+    if owner is not None:
+        _give(hidden, *owner)
     sync_directories(hidden)
     hidden.rename(checkpoints / saved.uid)
     sync_directory(checkpoints)
+
+
+def _other_owner(directory: Path) -> tuple[int, int] | None:
+    """Return user and group of a directory, if they are others than this process's and it can give files to them."""
+    found = directory.stat()
+    return (found.st_uid, found.st_gid) if os.geteuid() == 0 and found.st_uid != 0 else None
 
 
 def _give(directory: Path, user: int, group: int) -> None:

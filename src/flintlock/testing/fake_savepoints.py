@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from flintlock.config.options import RESTORE_PATH
-from flintlock.model.errors import FlintlockError, Refused
+from flintlock.model.errors import FlintlockError
 from flintlock.model.ids import JobId, TriggerId
 from flintlock.model.jobgraph import JobGraph
 
@@ -19,6 +19,7 @@ class FakeSavepoints:
         self.fail_with: FlintlockError | None = None
         self.restored: list[JobId] = []  # each job once, in the order in which they were restored
         self.disposed: list[str] = []
+        self.unprepared: FlintlockError | None = None  # raised for the directory of a job that is to be stopped
         self.refuse_with: FlintlockError | None = None  # raised for a job that is to be restored
         self.proceed = asyncio.Event()  # a savepoint is complete when it is set
         self.proceed.set()
@@ -41,9 +42,9 @@ class FakeSavepoints:
         self.disposed.append(path)
 
     async def prepare(self, directory: str) -> None:
-        """Refuse a directory that the test calls so."""
-        if directory == "/refused":
-            raise Refused("not there")
+        """Accept the directory, or refuse it."""
+        if self.unprepared is not None:
+            raise self.unprepared
 
     async def check_restore(self, job: JobGraph) -> None:
         """Accept or refuse a job."""

@@ -26,7 +26,7 @@ from flintlock.model.commands import (
     TriggerOperation,
     TriggerSavepoint,
 )
-from flintlock.model.errors import Conflict, Invalid, NotFound, Unavailable
+from flintlock.model.errors import Conflict, Invalid, NotFound, Refused, Unavailable
 from flintlock.model.ids import AttemptId, RegionId, StepName, TriggerId
 from flintlock.model.jobgraph import JobType, JobVertex, vertex_id
 from flintlock.model.jobs import ExecutionInfo, JobSubmission
@@ -283,6 +283,26 @@ async def test_the_next_leader_goes_on_to_stop_the_job() -> None:
 
 
 @virtual_time
+async def test_a_stop_that_a_former_leader_has_begun_is_not_refused_any_more() -> None:
+    """Attempts may have ended for it: refused now, the job would finish unsaved, and lose its checkpoints."""
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await streaming(harness, dispatcher)
+        await dispatcher.trigger(STOP)
+        await until(lambda: bool(runner.queries))
+    harness.savepoints.unprepared = Unavailable("the directory is out of reach")
+    async with harness.leading() as dispatcher:
+        await until(lambda: len(harness.job_masters.made) == 2)
+        await until(lambda: harness.runner().status is JobStatus.RUNNING)
+        await settle()
+        assert (await operation(dispatcher)).status is OperationStatus.IN_PROGRESS
+        harness.runner().finish()
+        await empty(dispatcher)
+
+        assert (await completed(dispatcher)).location == LOCATION
+
+
+@virtual_time
 async def test_a_stopped_job_that_cannot_be_saved_keeps_its_checkpoints() -> None:
     harness = DispatcherHarness()
     async with harness.leading() as dispatcher:
@@ -312,8 +332,8 @@ async def test_a_stop_of_a_batch_job_or_into_a_directory_that_cannot_be_used_cha
     harness = DispatcherHarness()
     async with harness.leading() as dispatcher:
         runner = await streaming(harness, dispatcher)
-        refused = structs.replace(STOP, command=StopJob(job_id=A, target_directory="/refused"))
-        await dispatcher.trigger(refused)
+        harness.savepoints.unprepared = Refused("not there")
+        await dispatcher.trigger(STOP)
         assert (await completed(dispatcher)).failure is not None
         assert runner.queries == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -78,6 +79,21 @@ def test_a_claim_keeps_the_ids(tmp_path: Path) -> None:
     saved.restore(claim=True)
 
     assert content(saved.checkpoints / UID) == content(saved.path / "queries" / UID)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
+def test_where_checkpoints_belong_to_another_user_restored_files_do_too_and_the_saved_ones_do_not(
+    tmp_path: Path,
+) -> None:
+    """They are copies: neither the savepoint, nor what it may link to, is given away."""
+    saved = Saved(tmp_path)
+    os.chown(tmp_path, 65534, 65534)
+    saved.restore()
+
+    restored, file = saved.checkpoints / UID / "commits" / "3", saved.path / "queries" / UID / "commits" / "3"
+    owners = {path.stat().st_uid for path in (saved.checkpoints, restored.parent, restored)}
+    assert (owners, file.stat().st_uid) == ({65534}, 0)
+    assert not restored.samefile(file)
 
 
 def test_whoever_dies_while_restoring_leaves_queries_that_are_complete_or_not_there(tmp_path: Path) -> None:
