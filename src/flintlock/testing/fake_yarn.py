@@ -38,6 +38,8 @@ class FakeApplicationMaster:
         self.allocates = True  # at the next heartbeat after a request
         self.fails_to_launch: FlintlockError | None = None
         self.fails_to_stop: FlintlockError | None = None
+        self.ignores_stops = False  # as while the ResourceManager of YARN is away
+        self.fails_to_allocate: FlintlockError | None = None
         self.shut_down = False
         self.requested = 0  # requests that are open
         self.registered: tuple[str, int, str] | None = None
@@ -69,6 +71,8 @@ class FakeApplicationMaster:
 
     def heartbeat(self) -> Allocation:
         """Return what tests have let happen."""
+        if self.fails_to_allocate is not None:
+            raise self.fails_to_allocate
         with self._lock:
             number = (self.requested if self.allocates else 0) + self._surplus
             self.requested, self._surplus = (0 if self.allocates else self.requested), 0
@@ -92,6 +96,8 @@ class FakeApplicationMaster:
         """Complete it at the next heartbeat."""
         if self.fails_to_stop is not None:
             raise self.fails_to_stop
+        if self.ignores_stops:
+            return
         self.complete(container.id, STOPPED)
 
     def give_back(self, container: Container) -> None:

@@ -51,7 +51,13 @@ _KEPT_LINES: Final = 40
 _END_S: Final = 5.0
 _STACK: Final = re.compile(r"\n\s+at ")  # exceptions of YARN's servers bring their stack along in the message
 _EXCEPTIONS: Final = "org.apache.hadoop.yarn.exceptions."
-_NOT_FOUND: Final = frozenset({f"{_EXCEPTIONS}ApplicationNotFoundException", "java.io.FileNotFoundException"})
+_NOT_FOUND: Final = frozenset(
+    {
+        f"{_EXCEPTIONS}ApplicationNotFoundException",
+        f"{_EXCEPTIONS}ApplicationAttemptNotFoundException",
+        "java.io.FileNotFoundException",
+    }
+)
 _REFUSED: Final = (_EXCEPTIONS, "org.apache.hadoop.security.AccessControlException")
 
 

@@ -59,11 +59,13 @@ class YarnContainers:
         size: ContainerSize,
         launch: Callable[[Container], Launch],
         intervals: HeartbeatIntervals,
+        release_s: float = _RELEASE_S,
     ) -> None:
         self.size: Final = size
         self._gateway: Final = gateway
         self._launch: Final = launch
         self._intervals: Final = intervals
+        self._release_s: Final = release_s  # how long YARN may take to confirm the end of a container
         self._heartbeats: Final = DaemonThreads(1, "yarn-heartbeat")
         self._calls: Final = DaemonThreads(_CALLS, "yarn-call")
         self._running: Final[dict[str, _Running]] = {}  # each is removed when YARN says that it has completed
@@ -88,7 +90,11 @@ class YarnContainers:
         )
 
     async def run(self) -> None:
-        """Send heartbeats until cancelled. Raises Unavailable if YARN does not know this attempt any more."""
+        """Send heartbeats until cancelled.
+
+        Raises Unavailable if YARN does not know this attempt any more, or cannot be reached for long; Refused if it can
+        never serve what was requested.
+        """
         while True:
             self._sooner.clear()
             answer = await asyncio.wrap_future(self._heartbeats.submit(self._gateway.heartbeat))
@@ -136,7 +142,7 @@ class YarnContainers:
             await self._call(lambda: self._gateway.give_back(container))
         self._sooner.set()
         try:
-            async with asyncio.timeout(_RELEASE_S):
+            async with asyncio.timeout(self._release_s):
                 await found.ended.wait()
         except TimeoutError:
             raise Unavailable(f"YARN does not confirm the end of container {worker}") from None

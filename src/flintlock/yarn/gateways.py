@@ -103,7 +103,8 @@ class ApplicationMasterGateway(Protocol):
     def heartbeat(self) -> Allocation:
         """Tell YARN that this attempt is alive; return what has happened since the last call.
 
-        A container that is returned as allocated is no longer requested.
+        A container that is returned as allocated is no longer requested. Raises Refused for requests that YARN can
+        never serve.
         """
         ...
 

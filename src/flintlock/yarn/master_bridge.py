@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from flintlock.model.errors import NotFound, Refused
+from flintlock.model.errors import NotFound
 from flintlock.spark.engine.metrics import JavaObject
 from flintlock.yarn.bridge import YarnJvm
 from flintlock.yarn.client_bridge import launch_context, size_record
@@ -61,7 +61,7 @@ class BridgedApplicationMaster:
         """See `ApplicationMasterGateway`."""
         try:
             answer: Any = self._yarn.call(self._masters.allocate, _PROGRESS)
-        except (NotFound, Refused):  # ApplicationAttemptNotFoundException: another attempt has taken over
+        except NotFound:  # ApplicationAttemptNotFoundException: another attempt has taken over
             return Allocation(shut_down=True)
         allocated: list[Container] = []
         for found in answer.getAllocatedContainers():

@@ -11,11 +11,17 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Final
 
+import structlog
+from structlog.typing import FilteringBoundLogger
+
 from flintlock.gateways.workers import WorkerEnded
-from flintlock.model.errors import Unavailable
+from flintlock.model import log_events
+from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import TaskManagerId
 from flintlock.model.jobgraph import Resources
 from flintlock.yarn.containers import YarnContainers
+
+log: FilteringBoundLogger = structlog.get_logger()
 
 _MIB: Final = 1 << 20
 
@@ -68,10 +74,16 @@ class YarnWorkers:
         await self._containers.release(worker)
 
     async def release_all(self) -> None:
-        """End all containers and return once they have ended."""
+        """End all containers and return once they have ended, as far as YARN confirms that.
+
+        The others end when the application unregisters: a node that does not answer must not prevent that.
+        """
         self._shutting_down = True
         while workers := self._containers.running():  # one that was being started is found by the next round
-            await asyncio.gather(*map(self.release, workers))
+            ends = await asyncio.gather(*map(self.release, workers), return_exceptions=True)
+            if failed := [end for end in ends if isinstance(end, FlintlockError)]:
+                log.warning(log_events.WORKER_NOT_RELEASED, task_managers=workers, reason=failed[0].public)
+                return
 
     async def ended(self) -> WorkerEnded:
         """Wait for the next container that ends by itself."""

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from flintlock.gateways.workers import WorkerEnded
-from flintlock.model.errors import Unavailable
+from flintlock.model.errors import Refused, Unavailable
 from flintlock.model.ids import TaskManagerId
 from flintlock.testing.fake_yarn import FakeApplicationMaster
 from flintlock.yarn.containers import HeartbeatIntervals, YarnContainers
 from flintlock.yarn.messages import ABORTED, PREEMPTED, Container, ContainerSize, Launch
+from flintlock.yarn.workers import yarn_workers
 
 SIZE = ContainerSize(memory_mb=1024, vcores=1)
 EARLIER = Container(id="container_1_0001_01_000002", node="node:1")
@@ -23,7 +24,9 @@ EARLIER = Container(id="container_1_0001_01_000002", node="node:1")
 @asynccontextmanager
 async def serving(master: FakeApplicationMaster) -> AsyncGenerator[tuple[YarnContainers, asyncio.Queue[WorkerEnded]]]:
     intervals = HeartbeatIntervals(idle_s=0.005, waiting_s=0.005)
-    containers = YarnContainers(master, SIZE, lambda container: Launch(command=f"run {container.id}"), intervals)
+    containers = YarnContainers(
+        master, SIZE, lambda container: Launch(command=f"run {container.id}"), intervals, release_s=0.5
+    )
     ends: asyncio.Queue[WorkerEnded] = asyncio.Queue()
     await containers.register("host", 1, "http://host:1")
     containers.listen(ends)
@@ -163,6 +166,33 @@ def test_an_attempt_that_yarn_has_replaced_ends() -> None:
         with pytest.raises(ExceptionGroup) as raised:
             await _serve_for_ever(master)
         assert raised.group_contains(Unavailable, match="YARN has ended this attempt")
+
+    run(scenario)
+
+
+def test_a_request_that_yarn_can_never_serve_ends_the_process_with_the_reason() -> None:
+    async def scenario() -> None:
+        master = FakeApplicationMaster()
+        master.fails_to_allocate = Refused("requested memory > max configured of the queue")
+        with pytest.raises(ExceptionGroup) as raised:
+            await _serve_for_ever(master)
+        assert raised.group_contains(Refused, match="max configured of the queue")
+
+    run(scenario)
+
+
+def test_a_container_whose_end_is_not_confirmed_does_not_keep_the_cluster_from_shutting_down() -> None:
+    """YARN ends it when the application unregisters. One that is released while the cluster runs is tried again."""
+
+    async def scenario() -> None:
+        master = FakeApplicationMaster()
+        async with serving(master) as (containers, _), yarn_workers(containers, slots=1) as driver:
+            worker = await driver.start()
+            master.ignores_stops = True
+            with pytest.raises(Unavailable, match="YARN does not confirm the end of container"):
+                await driver.release(worker)
+            await driver.release_all()
+            assert containers.running() == (worker,)
 
     run(scenario)
 
