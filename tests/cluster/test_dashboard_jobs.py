@@ -28,6 +28,13 @@ FAILED: Final[dict[str, Any]] = {
     "name": "typo",
     "steps": {"names": {"sql": "SELECT nme FROM range(5)"}, "top": {"result": {}, "inputs": ["names"]}},
 }
+CLICKS: Final[dict[str, Any]] = {
+    "name": "clicks",
+    "steps": {
+        "clicks": {"source": {"format": "rate", "stream": True, "options": {"rowsPerSecond": "20"}}},
+        "out": {"sink": {"format": "noop"}, "inputs": ["clicks"], "uid": "out"},
+    },
+}
 PROGRAM: Final = "print('<b>printed</b> by a program')\n"
 
 
@@ -82,6 +89,35 @@ def test_finished_and_failed_jobs_are_shown_with_results_failures_and_output(
     assert "2\t4" in outcome["shown"]["squares"]
     assert "SELECT nme FROM range(5)" in outcome["shown"]["typo"]
     assert "<b>printed</b> by a program" in outcome["shown"]["printing"]
+
+
+def test_the_batches_of_a_streaming_job_are_shown_while_it_runs_and_it_is_cancelled_in_the_browser(
+    standing: Processes, chromium: Chromium, dashboard: Path, tmp_path: Path
+) -> None:
+    job = rest_requests.post(f"{standing.url}/jobs", json=CLICKS).json()["jobid"]
+    link = flintlock("dashboard", "-m", standing.url, cwd=tmp_path).stdout.strip()
+    outcome = chromium.run(
+        f"""
+        await page.goto(argument.link);
+        await page.getByText("Live", {{exact: true}}).waitFor();
+        {PRELUDE}
+        await page.reload();
+        await open(`#/jobs/${{argument.job}}/streaming`);
+        await page.getByText("Latest batches of out").waitFor();
+        await page.getByRole("region", {{name: "Sources of out"}}).waitFor();
+        const shown = await page.locator("main").innerText();
+        await page.getByRole("button", {{name: "Cancel"}}).click();
+        await page.getByRole("dialog").getByRole("button", {{name: "Cancel"}}).click();
+        await page.locator("main header").getByText("CANCELED", {{exact: true}}).waitFor();
+        return {{shown, problems}};
+        """,
+        {"origin": standing.url, "link": link, "job": job},
+        limit_s=90,
+    )
+    assert outcome["problems"] == []
+    assert "Duration of a batch" in outcome["shown"]
+    assert "rows/s" in outcome["shown"]
+    assert rest_requests.get(f"{standing.url}/jobs/{job}/status").json() == {"status": "CANCELED"}
 
 
 def _run(url: str, job: dict[str, Any]) -> str:
