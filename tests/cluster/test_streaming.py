@@ -294,7 +294,7 @@ def test_a_job_continues_from_a_savepoint_that_was_made_under_load_with_every_ro
     now = {"availableNow": True}
 
     with fl.connect(standing.url) as client:
-        running = client.submit(job("first", {"processingTime": "0 seconds"}))
+        running = client.submit(job("first", {"processingTime": "1 second"}))
         log = standing.state_dir / "checkpoints" / running.id / "files-v1" / "commits"
         until("some batches", lambda: len([*log.glob("[0-9]*")]) >= 3 or None)
         savepoint = Path(running.savepoint())
@@ -352,7 +352,7 @@ def test_a_stopped_job_is_finished_and_continues_from_its_savepoint_into_the_sam
     rows.result("all", rows.sql("sorted", "SELECT n FROM out ORDER BY n", inputs=[out]), limit=100)
 
     with fl.connect(standing.url) as client:
-        running = client.submit(job({"processingTime": "0 seconds"}))
+        running = client.submit(job({"processingTime": "1 second"}))
         log = standing.state_dir / "checkpoints" / running.id / "files-v1" / "commits"
         until("some batches", lambda: len([*log.glob("[0-9]*")]) >= 3 or None)
         savepoint = running.stop()
