@@ -25,6 +25,7 @@ from bench import (
     results,
     scheduling,
     spark,
+    streaming,
 )
 from bench.figures import Figure
 
@@ -38,6 +39,7 @@ MEASURES: Final[dict[str, Callable[[], Iterator[Figure]]]] = {
     "scheduling": scheduling.scheduling,
     "small-query": spark.small_query,
     "million-rows": spark.million_rows,
+    "stateful-query": streaming.stateful_query,
     "durable-publication": durability.durable_publication,
     "hundred-jobs": spark.hundred_jobs,
     "twenty-jobs": spark.twenty_jobs,
