@@ -12,6 +12,7 @@ from tests.browser.test_dashboard import PRELUDE
 from tests.cluster.commands import flintlock
 from tests.cluster.processes import Processes
 
+from flintlock.model.savepoints import MANIFEST, decode_manifest
 from flintlock.testing import rest_requests
 
 pytestmark = pytest.mark.cluster
@@ -91,7 +92,7 @@ def test_finished_and_failed_jobs_are_shown_with_results_failures_and_output(
     assert "<b>printed</b> by a program" in outcome["shown"]["printing"]
 
 
-def test_the_batches_of_a_streaming_job_are_shown_while_it_runs_and_it_is_cancelled_in_the_browser(
+def test_the_batches_of_a_streaming_job_are_shown_and_it_is_saved_and_stopped_in_the_browser(
     standing: Processes, chromium: Chromium, dashboard: Path, tmp_path: Path
 ) -> None:
     job = rest_requests.post(f"{standing.url}/jobs", json=CLICKS).json()["jobid"]
@@ -106,10 +107,25 @@ def test_the_batches_of_a_streaming_job_are_shown_while_it_runs_and_it_is_cancel
         await page.getByText("Latest batches of out").waitFor();
         await page.getByRole("region", {{name: "Sources of out"}}).waitFor();
         const shown = await page.locator("main").innerText();
-        await page.getByRole("button", {{name: "Cancel"}}).click();
-        await page.getByRole("dialog").getByRole("button", {{name: "Cancel"}}).click();
-        await page.locator("main header").getByText("CANCELED", {{exact: true}}).waitFor();
-        return {{shown, problems}};
+        const request = async label => {{
+            await page.getByRole("button", {{name: label}}).click();
+            const question = await page.getByRole("dialog").innerText();
+            await page.getByRole("dialog").getByRole("button", {{name: label}}).click();
+            await page.getByRole("dialog").waitFor({{state: "hidden"}});
+            return question;
+        }};
+        const outcome = page.getByRole("status").filter({{hasText: "flintlock run -s"}}).locator("div > code");
+        const saving = await request("Take a savepoint");
+        const saved = await outcome.innerText();
+        const stopping = await request("Stop with a savepoint");
+        await page.locator("main header").getByText("FINISHED", {{exact: true}}).first().waitFor();
+        const stopped = await outcome.innerText();
+        await page.getByRole("button", {{name: "Run again"}}).waitFor();
+        const table = page.getByRole("region", {{name: "Savepoints"}}).filter({{hasText: stopped}});
+        await table.getByText(saved).waitFor();  // those of the cluster: both, not only the latest of this page
+        await page.reload();
+        await table.getByText(saved).waitFor();
+        return {{shown, saving, stopping, saved, stopped, problems}};
         """,
         {"origin": standing.url, "link": link, "job": job},
         limit_s=90,
@@ -117,7 +133,13 @@ def test_the_batches_of_a_streaming_job_are_shown_while_it_runs_and_it_is_cancel
     assert outcome["problems"] == []
     assert "Duration of a batch" in outcome["shown"]
     assert "rows/s" in outcome["shown"]
-    assert rest_requests.get(f"{standing.url}/jobs/{job}/status").json() == {"status": "CANCELED"}
+    assert "The job continues" in outcome["saving"]
+    assert "the job is FINISHED" in outcome["stopping"]
+    assert outcome["saved"] != outcome["stopped"]
+    for place in (outcome["saved"], outcome["stopped"]):
+        (query,) = decode_manifest((Path(place) / MANIFEST).read_bytes()).queries
+        assert query.uid == "out"
+    assert rest_requests.get(f"{standing.url}/jobs/{job}/status").json() == {"status": "FINISHED"}
 
 
 def _run(url: str, job: dict[str, Any]) -> str:

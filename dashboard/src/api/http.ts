@@ -61,6 +61,11 @@ export async function getText(path: string, signal?: AbortSignal): Promise<strin
   return (await send(path, signal === undefined ? {} : { signal })).text();
 }
 
+/** Returns an id for a request, by which the cluster knows it again: 32 hex digits. */
+export function newRequestId(): string {
+  return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
 async function sentencesOf(response: Response): Promise<readonly string[]> {
   try {
     const { errors } = (await response.json()) as { errors?: unknown };

@@ -1,5 +1,5 @@
 // What pages read of the REST API, by path. The live connection says when something of it is outdated.
-import { QueryClient, useQuery, type UseQueryResult } from "@tanstack/react-query";
+import { type Query, QueryClient, useQuery, type UseQueryResult } from "@tanstack/react-query";
 
 import { ApiError, get, getText } from "./http.ts";
 
@@ -17,30 +17,34 @@ export const queryClient = new QueryClient({
   },
 });
 
-interface Options {
-  /** Read again after so many milliseconds: for what no event reports. */
-  readonly everyMs?: number | false;
+interface Options<T> {
+  /** Read again after so many milliseconds, which may depend on what was read: for what no event reports. */
+  readonly everyMs?: number | false | ((data: T | undefined) => number | false);
   readonly enabled?: boolean;
 }
 
 /** Reads a document. While it is read again, what it was is shown; never that of another path. */
-export function useApi<T>(path: string, options: Options = {}): UseQueryResult<T> {
+export function useApi<T>(path: string, options: Options<T> = {}): UseQueryResult<T> {
   return useQuery<T>({
     queryKey: [path],
     queryFn: ({ signal }) => get<T>(path, signal),
-    refetchInterval: options.everyMs ?? false,
+    refetchInterval: intervalOf(options),
     enabled: options.enabled ?? true,
   });
 }
 
 /** Reads a text. */
-export function useText(path: string, options: Options = {}): UseQueryResult<string> {
+export function useText(path: string, options: Options<string> = {}): UseQueryResult<string> {
   return useQuery<string>({
     queryKey: [path],
     queryFn: ({ signal }) => getText(path, signal),
-    refetchInterval: options.everyMs ?? false,
+    refetchInterval: intervalOf(options),
     enabled: options.enabled ?? true,
   });
+}
+
+function intervalOf<T>({ everyMs = false }: Options<T>): number | false | ((query: Query<T, Error, T, readonly unknown[]>) => number | false) {
+  return typeof everyMs === "function" ? (query) => everyMs(query.state.data) : everyMs;
 }
 
 /** Whether a path shows something of these jobs, or counts jobs. */

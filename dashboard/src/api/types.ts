@@ -440,6 +440,7 @@ export interface JobChange {
   readonly "requested-by"?: string;
   readonly status?: string;
   readonly failure?: string;
+  readonly location?: string;
 }
 
 /** GET /jobs/:jobid/changes: who submitted the job, and what was requested of it since, the earliest first. */

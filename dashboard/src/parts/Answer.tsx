@@ -1,7 +1,6 @@
 import type { UseQueryResult } from "@tanstack/react-query";
 import type { ReactNode } from "react";
 
-import { ApiError } from "../api/http.ts";
 import styles from "./Answer.module.css";
 
 /** What went wrong, and what to do. */
@@ -29,6 +28,6 @@ export function Answer<T>(props: {
 }
 
 function textOf(error: unknown): string {
-  if (error instanceof ApiError) return error.message;
-  return "No JobManager answers at this address. The page tries again by itself.";
+  if (error instanceof Error && !(error instanceof TypeError)) return error.message;
+  return "No JobManager answers at this address. The page tries again by itself."; // what `fetch` throws is a TypeError
 }

@@ -2,7 +2,7 @@ import { type ReactNode, useState } from "react";
 
 import styles from "./Command.module.css";
 
-/** A command of the command line, with a button that copies it. */
+/** A text that readers want to copy, such as a command or a path, with a button that does it. */
 export function Command({ text }: { readonly text: string }): ReactNode {
   const [copied, setCopied] = useState(false);
   const copy = (): void => {

@@ -1,6 +1,7 @@
 import { useMutation } from "@tanstack/react-query";
-import { type ReactNode, useId, useRef } from "react";
+import { type ReactNode, useId, useRef, useState } from "react";
 
+import { newRequestId } from "../api/http.ts";
 import { Problem } from "./Answer.tsx";
 import styles from "./ConfirmButton.module.css";
 
@@ -9,17 +10,20 @@ export function ConfirmButton(props: {
   readonly label: string;
   readonly question: string;
   readonly consequence: ReactNode;
-  readonly action: () => Promise<unknown>;
+  /** Gets an id of 32 hex digits: another one for each question, the same one where the reader tries it again. */
+  readonly action: (requestId: string) => Promise<unknown>;
 }): ReactNode {
   const dialog = useRef<HTMLDialogElement>(null);
+  const [requestId, setRequestId] = useState("");
   const title = useId();
   const action = useMutation({
-    mutationFn: props.action,
+    mutationFn: () => props.action(requestId),
     networkMode: "always",
     onSuccess: () => dialog.current?.close(),
   });
   const open = (): void => {
     action.reset();
+    setRequestId(newRequestId());
     dialog.current?.showModal();
   };
   return (

@@ -476,11 +476,12 @@ class JobAttempts(ApiStruct, frozen=True, kw_only=True):
 class JobChange(KebabCase, frozen=True, kw_only=True):
     """A cancel, a rescaling or a savepoint of a job: who requested it and when, and what came of it."""
 
-    kind: str  # cancel, rescale or savepoint
+    kind: str  # cancel, rescale, savepoint or stop
     requested: int
     requested_by: str = ""
     status: str = ""  # of an operation: IN_PROGRESS or COMPLETED
     failure: str = ""
+    location: str = ""  # of the savepoint that was made
 
 
 class JobChanges(KebabCase, frozen=True, kw_only=True):

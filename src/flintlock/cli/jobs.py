@@ -50,7 +50,8 @@ def status(*, job: str, verbose: bool, as_json: bool, urls: tuple[str, ...], con
         if value:
             click.echo(f"{title}{value}")
     for change in changes:
-        outcome = f": {change.failure}" if change.failure else ""
+        text = change.failure or change.location
+        outcome = f": {text}" if text else ""
         click.echo(f"{change.kind} requested by {change.requested_by or '-'}, {moment(change.requested)}{outcome}")
     rows = [
         (

@@ -545,7 +545,7 @@ WEB_REFRESH: Final = Option(
 )  # fmt: skip
 WEB_CANCEL: Final = Option(
     key="web.cancel.enable", parse=boolean, kind=_YES_NO, default=True,
-    description="Whether dashboards offer to cancel a job.",
+    description="Whether dashboards offer to cancel a job, or to stop it with a savepoint.",
 )  # fmt: skip
 EXCEPTION_HISTORY: Final = Option(
     key="web.exception-history-size", parse=integer(1, 10_000), kind=_WHOLE, default=16,

@@ -272,9 +272,10 @@ def test_status_shows_regions_and_the_failure(capsys: pytest.CaptureFixture[str]
     job |= {"submitted-by": "airflow", "labels": {"team": "core"}, "start-time": 1_700_000_000_000}
     job["end-time"] = 1_700_000_061_000
     change = {"kind": "cancel", "requested": 1_700_000_000_000, "requested-by": "maria"}
+    saved = {**change, "kind": "savepoint", "status": "COMPLETED", "location": "/savepoints/one"}
     answers = {
         f"GET /jobs/{JOB}/attempts": [(200, job)],
-        f"GET /jobs/{JOB}/changes": [(200, {"submitted-by": "airflow", "changes": [change]})],
+        f"GET /jobs/{JOB}/changes": [(200, {"submitted-by": "airflow", "changes": [change, saved]})],
     }
     with serving(answers) as server:
         assert run_app(["status", JOB, "-m", server.url]) == 0
@@ -291,6 +292,7 @@ def test_status_shows_regions_and_the_failure(capsys: pytest.CaptureFixture[str]
     assert "started 2023-11-14" in output
     assert ", 1 min 01 s\n" in output
     assert "cancel requested by maria, 2023-11-14" in verbose
+    assert ": /savepoints/one\n" in verbose
     assert json.loads(capsys.readouterr().out)["jobid"] == JOB
 
 

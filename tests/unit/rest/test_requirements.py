@@ -170,8 +170,12 @@ def test_a_savepoint_is_triggered_and_its_place_asked_for_in_flinks_form(rest: R
     assert operation.command == TriggerSavepoint(job_id=A, target_directory="/s", requested_by="maria")
     rest.dispatcher.operations[TriggerId(TRIGGER)] = operation.completed(None, 1, "/s/one")
     assert rest.get(f"{path}/{TRIGGER}") == {"status": {"id": "COMPLETED"}, "operation": {"location": "/s/one"}}
-    rest.dispatcher.changes[A] = JobOperations(job_id=A, operations=(operation,))
-    assert [change["kind"] for change in rest.get(f"/jobs/{A}/changes")["changes"]] == ["savepoint"]
+    rest.dispatcher.changes[A] = JobOperations(job_id=A, operations=(operation, operation.completed(None, 1, "/s/one")))
+    shown = rest.get(f"/jobs/{A}/changes")["changes"]
+    assert [(change["kind"], change["status"], change["location"]) for change in shown] == [
+        ("savepoint", "IN_PROGRESS", ""),
+        ("savepoint", "COMPLETED", "/s/one"),
+    ]
 
 
 def test_a_stop_is_triggered_in_flinks_form_and_asked_for_as_a_savepoint(rest: RestHarness) -> None:

@@ -44,7 +44,7 @@ export function ConfigurationTab({ id, now }: { readonly id: string; readonly no
                       <Time ms={change.requested} now={now} />
                     </td>
                     <td>{change["requested-by"]}</td>
-                    <td>{change.failure || change.status}</td>
+                    <td>{change.failure || change.location || change.status}</td>
                   </tr>
                 ))}
               </Table>

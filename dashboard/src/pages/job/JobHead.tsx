@@ -13,11 +13,14 @@ import { Labels } from "../../parts/Labels.tsx";
 import { StateBadge } from "../../parts/StateBadge.tsx";
 import { Duration, Time } from "../../parts/Time.tsx";
 import styles from "./JobHead.module.css";
+import { SavepointOutcome, useSavepoint } from "./SavepointOutcome.tsx";
+import { type SavepointKind, takesSavepoints } from "./savepoints.ts";
 
 /** What a job is, how it goes, and what the reader may do with it. */
 export function JobHead(props: { readonly job: JobDetails; readonly state: string; readonly now: number }): ReactNode {
   const { job, now } = props;
   const caller = useApi<CallerInfo>("/whoami");
+  const savepoint = useSavepoint(job.jid);
   const rerunOf = job["rerun-of"];
   return (
     <header className={styles["head"]}>
@@ -25,8 +28,9 @@ export function JobHead(props: { readonly job: JobDetails; readonly state: strin
         <h1>{job.name}</h1>
         <StateBadge state={props.state} />
         {!hasEnded(job) && job["waits-for"] && <span>waits for {job["waits-for"]}</span>}
-        {mayChangeJob(caller.data, job["submitted-by"] ?? "") && <Actions job={job} />}
+        {mayChangeJob(caller.data, job["submitted-by"] ?? "") && <Actions job={job} stopping={savepoint.stopping} onSavepoint={savepoint.request} />}
       </div>
+      <SavepointOutcome savepoint={savepoint} />
       <Facts
         items={[
           ["Id", <code key="id">{job.jid}</code>],
@@ -44,7 +48,13 @@ export function JobHead(props: { readonly job: JobDetails; readonly state: strin
   );
 }
 
-function Actions({ job }: { readonly job: JobDetails }): ReactNode {
+function Actions(props: {
+  readonly job: JobDetails;
+  /** Whether the job is being stopped, as this page has requested. */
+  readonly stopping: boolean;
+  readonly onSavepoint: (kind: SavepointKind, requestId: string) => Promise<void>;
+}): ReactNode {
+  const { job } = props;
   const config = useApi<DashboardConfig>("/config");
   if (hasEnded(job))
     return (
@@ -52,10 +62,35 @@ function Actions({ job }: { readonly job: JobDetails }): ReactNode {
         label="Run again"
         question={`Run ${job.name} again?`}
         consequence="A new job with the same graph and the same parameters is submitted. This one stays as it is."
-        action={() => rerun(job.jid)}
+        action={(requestId) => rerun(job.jid, requestId)}
       />
     );
-  if (config.data?.features["web-cancel"] !== true) return null;
+  const maySave = takesSavepoints(job) && !props.stopping;
+  const mayEnd = config.data?.features["web-cancel"] === true;
+  return (
+    <>
+      {maySave && (
+        <ConfirmButton
+          label="Take a savepoint"
+          question={`Take a savepoint of ${job.name}?`}
+          consequence="The position and the state of each of its queries, as of the latest committed batch, are saved in the cluster's directory for savepoints (state.savepoints.dir). The job continues. The savepoint stays until it is removed; new jobs can begin from it."
+          action={(requestId) => props.onSavepoint("savepoint", requestId)}
+        />
+      )}
+      {maySave && mayEnd && (
+        <ConfirmButton
+          label="Stop with a savepoint"
+          question={`Stop ${job.name} with a savepoint?`}
+          consequence="Each of its queries completes the batch that it has begun, and begins no other. Then a savepoint is made in the cluster's directory for savepoints (state.savepoints.dir), and the job is FINISHED. A stopped job cannot be resumed; a new job can begin from the savepoint."
+          action={(requestId) => props.onSavepoint("stop", requestId)}
+        />
+      )}
+      {mayEnd && <CancelButton job={job} />}
+    </>
+  );
+}
+
+function CancelButton({ job }: { readonly job: JobDetails }): ReactNode {
   if (job.state === "CANCELLING")
     return (
       <ConfirmButton
@@ -80,9 +115,8 @@ async function cancel(id: string, force: boolean): Promise<void> {
   refresh(new Set([id]));
 }
 
-async function rerun(id: string): Promise<void> {
-  const key = [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
-  const headers = { "Content-Type": "application/json", "Idempotency-Key": key };
+async function rerun(id: string, requestId: string): Promise<void> {
+  const headers = { "Content-Type": "application/json", "Idempotency-Key": requestId };
   const response = await send(`/jobs/${id}/rerun`, { method: "POST", headers, body: "{}" });
   const { jobid } = (await response.json()) as SubmittedJob;
   goTo({ page: "job", id: jobid, tab: "graph", step: "" });

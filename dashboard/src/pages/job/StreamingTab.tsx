@@ -10,13 +10,14 @@ import { Empty, Section } from "../../parts/Section.tsx";
 import { Table } from "../../parts/Table.tsx";
 import { Duration, Time } from "../../parts/Time.tsx";
 import { QueryFigures } from "./QueryFigures.tsx";
+import { SavepointsTable } from "./SavepointsTable.tsx";
 import { byQuery, rateOf, watermarkLag, withBatches } from "./batches.ts";
 
 /** How often batches are read: no event reports them. */
 const PAUSE_MS = 2000;
 const MOST_ROWS = 20;
 
-/** The queries of a streaming job: their rates as charts, and each committed batch, which is a checkpoint. */
+/** The queries of a streaming job: their rates as charts, each committed batch, which is a checkpoint, and its savepoints. */
 export function StreamingTab({ id, now, ended }: { readonly id: string; readonly now: number; readonly ended: boolean }): ReactNode {
   const query = useApi<CheckpointsResponse>(`/jobs/${id}/checkpoints`, { everyMs: !ended && PAUSE_MS });
   const figures = useApi<QueriesResponse>(`/jobs/${id}/queries`, { everyMs: !ended && PAUSE_MS });
@@ -38,6 +39,7 @@ export function StreamingTab({ id, now, ended }: { readonly id: string; readonly
               ]}
             />
           </Section>
+          <SavepointsTable id={id} now={now} ended={ended} />
           {batches.length === 0 && (
             <Section title="Batches">
               <Empty>No batch was committed yet. The first one appears here as soon as it is.</Empty>

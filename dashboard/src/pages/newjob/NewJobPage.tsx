@@ -2,7 +2,7 @@ import { useMutation } from "@tanstack/react-query";
 import { type ChangeEvent, type DragEvent, type ReactNode, useMemo, useState } from "react";
 
 import { goTo } from "../../address/useAddress.ts";
-import { send } from "../../api/http.ts";
+import { newRequestId, send } from "../../api/http.ts";
 import { useApi } from "../../api/queries.ts";
 import { hasRole } from "../../api/roles.ts";
 import type { CallerInfo, SubmittedJob } from "../../api/types.ts";
@@ -184,7 +184,7 @@ function argumentsOf(text: string | undefined): readonly string[] {
 }
 
 async function submit(document: unknown, files: readonly File[]): Promise<void> {
-  const key = [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+  const key = newRequestId();
   const json = JSON.stringify(document);
   const headers: Record<string, string> = { "Idempotency-Key": key };
   let body: string | FormData = json;

@@ -173,6 +173,7 @@ def changes(job: JobSnapshot, recorded: JobOperations) -> shapes.JobChanges:
             requested_by=each.command.requested_by,
             status=each.status,
             failure="" if each.failure is None else each.failure.message,
+            location=each.location,
         )
         for each in recorded.operations
     ]
