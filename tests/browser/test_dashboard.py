@@ -236,6 +236,41 @@ def test_the_filter_of_the_list_is_in_the_address(chromium: Chromium, cluster: C
     assert outcome == 1
 
 
+def test_a_page_of_the_list_is_sorted_by_a_column_and_the_order_is_in_the_address(
+    chromium: Chromium, cluster: Cluster
+) -> None:
+    outcome = run(
+        chromium,
+        cluster,
+        """
+        await open("#/jobs");
+        await page.getByRole("link", {name: "revenue"}).first().waitFor();
+        const names = () => page.getByRole("table").locator("tbody tr td:first-child").allInnerTexts();
+        const click = async name => {
+            await page.getByRole("columnheader").getByRole("link", {name}).click();
+            await page.locator("th[aria-sort]").getByRole("link", {name}).waitFor();
+            return names();
+        };
+        const up = await click("Job");
+        await page.waitForURL(/sort=name/);
+        await page.getByRole("columnheader").getByRole("link", {name: "Job"}).click();
+        await page.locator("th[aria-sort=descending]").waitFor();
+        const down = await names();
+        await page.reload();
+        await page.locator("th[aria-sort=descending]").waitFor();
+        const again = await names();
+        await page.getByText("Sorted by name").waitFor();
+        await page.getByRole("link", {name: "Newest first"}).click();
+        await page.locator("th[aria-sort]").waitFor({state: "detached"});
+        return {up, down, again};
+        """,
+    )
+    assert len(outcome["up"]) >= len(cluster.jobs)
+    assert outcome["up"].index(HOSTILE) < outcome["up"].index("revenue")
+    assert outcome["down"].index(HOSTILE) > outcome["down"].index("revenue")
+    assert outcome["again"] == outcome["down"]
+
+
 def test_a_lost_connection_is_shown_with_its_time_and_the_page_catches_up_by_itself(
     chromium: Chromium, dashboard: Path, tmp_path: Path
 ) -> None:

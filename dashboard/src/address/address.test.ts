@@ -11,7 +11,7 @@ test("every address is read as it was written", () => {
     { page: "jobs", filter: ALL_JOBS },
     {
       page: "jobs",
-      filter: { name: "täglich & <b>*", states: ["FAILED", "WAITING"], label: "a=b=c,d", user: "oidc:eve", within: "1h", after: `5-${JOB}` },
+      filter: { name: "täglich & <b>*", states: ["FAILED", "WAITING"], label: "a=b=c,d", user: "oidc:eve", within: "1h", after: `5-${JOB}`, sort: "-duration" },
     },
     { page: "job", id: JOB, tab: "logs", step: "" },
     { page: "job", id: JOB, tab: "graph", step: "a?b#c&d" },
@@ -29,15 +29,15 @@ test("an address without a page is the overview, another one is unknown", () => 
 });
 
 test("what no filter has is left out", () => {
-  assert.deepEqual(readAddress("#/jobs?state=NONE,RUNNING&within=3h&other=1"), {
+  assert.deepEqual(readAddress("#/jobs?state=NONE,RUNNING&within=3h&other=1&sort=-x"), {
     page: "jobs",
     filter: { ...ALL_JOBS, states: ["RUNNING"] },
   });
 });
 
-test("a filter is a query of the server, a name without a star any part of a name", () => {
+test("a filter is a query of the server, its order is not, and a name without a star is any part of a name", () => {
   assert.equal(listingPath(ALL_JOBS, 0, 100), "/jobs/overview?limit=100");
-  const filter = { name: "day", states: ["FAILED"], label: "team=core", user: "eve", within: "1h", after: "7-x" };
+  const filter = { name: "day", states: ["FAILED"], label: "team=core", user: "eve", within: "1h", after: "7-x", sort: "name" };
   const values = new URLSearchParams(listingPath(filter, 7_260_999, 50).split("?")[1]);
   assert.deepEqual(Object.fromEntries(values), {
     limit: "50",

@@ -18,7 +18,11 @@ export const JOB_STATES = [
   "RECONCILING",
 ] as const;
 
-/** Which jobs a list shows. Empty: there is no such condition. */
+/** The columns by which a page of the list can be sorted. */
+export const SORT_COLUMNS = ["name", "state", "steps", "started", "duration", "user"] as const;
+export type SortColumn = (typeof SORT_COLUMNS)[number];
+
+/** Which jobs a list shows, and in which order. Empty: there is no such condition. */
 export interface JobFilter {
   readonly name: string;
   readonly states: readonly string[];
@@ -29,9 +33,11 @@ export interface JobFilter {
   readonly within: string;
   /** Where the page of the list begins: the `next` of the page before it. */
   readonly after: string;
+  /** The column by which the page is sorted, with `-` before it from the largest to the smallest; empty: as the server has it. */
+  readonly sort: string;
 }
 
-export const ALL_JOBS: JobFilter = { name: "", states: [], label: "", user: "", within: "", after: "" };
+export const ALL_JOBS: JobFilter = { name: "", states: [], label: "", user: "", within: "", after: "", sort: "" };
 
 /** The choices of how long ago jobs may have started, with their milliseconds. */
 export const PERIODS: Readonly<Record<string, number>> = {
@@ -114,12 +120,13 @@ function readFilter(values: URLSearchParams): JobFilter {
     user: values.get("user") ?? "",
     within: Object.hasOwn(PERIODS, within) ? within : "",
     after: values.get("after") ?? "",
+    sort: (SORT_COLUMNS as readonly string[]).includes((values.get("sort") ?? "").replace(/^-/, "")) ? (values.get("sort") ?? "") : "",
   };
 }
 
 function filterValues(filter: JobFilter): Record<string, string> {
-  const { name, states, label, user, within, after } = filter;
-  return { name, state: states.join(","), label, user, within, after };
+  const { name, states, label, user, within, after, sort } = filter;
+  return { name, state: states.join(","), label, user, within, after, sort };
 }
 
 function queryText(values: Readonly<Record<string, string>>): string {

@@ -546,7 +546,9 @@ export interface JobStatusResponse {
 /** Whether a job's inputs end. */
 export type JobType = "BATCH" | "STREAMING";
 
-/** One entry of GET /jobs/overview. `waits-for`: what a RUNNING job waits for, if none of its regions runs. */
+/** One entry of GET /jobs/overview. `waits-for`: what a RUNNING job waits for, if none of its regions runs.
+
+    `first-run`: when its first attempt ran; not there before that, nor where an earlier leader alone knew it. */
 export interface JobsOverviewEntry {
   readonly jid: string;
   readonly name: string;
@@ -562,6 +564,7 @@ export interface JobsOverviewEntry {
   readonly "waits-for"?: string;
   readonly labels?: Readonly<Record<string, string>>;
   readonly "submitted-by"?: string;
+  readonly "first-run"?: number;
 }
 
 /** GET /jobs/overview; `next` is where the next page begins, if `limit` was given and there is one. */

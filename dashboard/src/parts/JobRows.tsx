@@ -5,7 +5,7 @@ import { durationOf, hasEnded, type Job, shownState } from "../live/jobs.ts";
 import { Labels } from "./Labels.tsx";
 import { Progress } from "./Progress.tsx";
 import { StateBadge } from "./StateBadge.tsx";
-import { Table } from "./Table.tsx";
+import { type Sorting, Table } from "./Table.tsx";
 import { Duration, Time } from "./Time.tsx";
 
 /** A link to a job by its name. */
@@ -23,9 +23,14 @@ function JobsOf({ user }: { readonly user: string }): ReactNode {
 }
 
 /** Jobs, a line each. `now` is a time of the cluster's clock. */
-export function JobRows(props: { readonly label: string; readonly jobs: readonly Job[]; readonly now: number }): ReactNode {
+export function JobRows(props: {
+  readonly label: string;
+  readonly jobs: readonly Job[];
+  readonly now: number;
+  readonly sorting?: Sorting;
+}): ReactNode {
   return (
-    <Table label={props.label} columns={["Job", "State", "Steps", "Started", "Duration", "Submitted by", "Labels"]}>
+    <Table label={props.label} columns={["Job", "State", "Steps", "Started", "Duration", "Submitted by", "Labels"]} sorting={props.sorting}>
       {props.jobs.map((job) => (
         <tr key={job.jid}>
           <td>

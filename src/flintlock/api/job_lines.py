@@ -66,6 +66,7 @@ def overview_entry(job: JobSummary, now_ms: int) -> JobsOverviewEntry:
         waits_for=job.waits_for,
         labels=job.labels,
         submitted_by=job.submitted_by,
+        first_run=job.first_run_ms,
     )
 
 
@@ -99,6 +100,7 @@ def summary_of(job: JobSummary | bytes) -> JobSummary:
         tasks=TaskCounts(total=entry.tasks.total, by_state=counted),
         labels=entry.labels,
         submitted_by=entry.submitted_by,
+        first_run_ms=entry.first_run,
     )
 
 

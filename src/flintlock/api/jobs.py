@@ -61,7 +61,10 @@ class OverviewTasks(ApiStruct, frozen=True, kw_only=True):
 
 
 class JobsOverviewEntry(ApiStruct, frozen=True, kw_only=True, omit_defaults=True):
-    """One entry of GET /jobs/overview. `waits-for`: what a RUNNING job waits for, if none of its regions runs."""
+    """One entry of GET /jobs/overview. `waits-for`: what a RUNNING job waits for, if none of its regions runs.
+
+    `first-run`: when its first attempt ran; not there before that, nor where an earlier leader alone knew it.
+    """
 
     jid: str
     name: str
@@ -77,6 +80,7 @@ class JobsOverviewEntry(ApiStruct, frozen=True, kw_only=True, omit_defaults=True
     waits_for: str = field(default="", name="waits-for")
     labels: dict[str, str] = field(default_factory=dict)  # not dict[…]: msgspec omits this default only
     submitted_by: str = field(default="", name="submitted-by")
+    first_run: int = field(default=-1, name="first-run")
 
     @property
     def shown_state(self) -> str:

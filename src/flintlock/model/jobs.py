@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import TypeAlias
 
@@ -144,6 +145,7 @@ class JobSummary(Struct, frozen=True, kw_only=True):
     stale: bool = False
     labels: dict[str, str] = {}
     submitted_by: str = ""
+    first_run_ms: int = -1  # when the first of its attempts ran; -1: none has, or an earlier leader knew it
 
     @property
     def waits_for(self) -> str:
@@ -227,7 +229,23 @@ class JobSnapshot(Struct, frozen=True, kw_only=True, dict=True):
             stale=self.stale,
             labels=self.graph.labels,
             submitted_by=self.graph.submitted_by,
+            first_run_ms=_first_run_ms(self.executions),
         )
+
+
+def _first_run_ms(executions: Iterable[ExecutionInfo]) -> int:
+    """Return when the first attempt ran; -1 if none has.
+
+    Also -1 if one was taken over from an earlier leader: of its attempts the record has other times, which are later.
+    """
+    found = -1
+    for execution in executions:
+        if ExecutionState.CREATED not in execution.timestamps:
+            return -1
+        ran = execution.timestamps.get(ExecutionState.RUNNING, -1)
+        if ran >= 0 and (found < 0 or ran < found):
+            found = ran
+    return found
 
 
 class JobOutcome(Struct, frozen=True, kw_only=True):

@@ -19,3 +19,10 @@ test("older jobs, and those of a clock that is ahead, are not counted", () => {
   const { started } = activityOf([job(0, 1), job(1e12, -1)], 90 * 60_000);
   assert.equal(started.reduce((sum, count) => sum + count, 0), 0);
 });
+
+test("the time from submission to start is the longest of the jobs that began to run in a minute, where it is known", () => {
+  const now = 100 * 60_000 + 30_000;
+  const ran = (start: number, first: number): Job => ({ ...job(start, -1, "RUNNING"), "first-run": first }) as Job;
+  const { waited } = activityOf([ran(now - 90_000, now - 1000), ran(now - 2000, now - 1000), ran(now - 70_000, now - 60_000), job(now, -1)], now);
+  assert.deepEqual(waited.slice(-2), [10_000, 89_000]);
+});
