@@ -336,6 +336,50 @@ def test_axe_finds_nothing_serious_on_any_page_in_light_and_dark_and_nothing_is_
     assert found == []
 
 
+def test_a_failure_message_of_a_megabyte_leaves_the_page_usable(chromium: Chromium, cluster: Cluster) -> None:
+    """The cluster shortens messages. The page does not depend on it: each text is a megabyte in what it reads here."""
+    install_packages()
+    axe = (HERE / "node_modules" / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
+    outcome = run(
+        chromium,
+        cluster,
+        """
+        const job = argument.jobs.revenue;
+        const long = argument.hostile + "x".repeat(500_000) + " line\\n".repeat(100_000);
+        const failure = {
+            kind: "user code", message: long, step: "clean", "error-class": "SOME_CLASS", "query-context": long,
+            frames: [{file: "job.py", line: 7, function: "clean", source: long}],
+            "stack-trace": long, "jvm-stack-trace": long,
+        };
+        await page.route(`**/jobs/${job}/attempts`, async route => {
+            const response = await route.fetch();
+            const attempts = await response.json();
+            attempts.failure = attempts.regions[0].attempts[0].failure = failure;
+            attempts.failures = [1, 2].map(timestamp => ({timestamp, kind: "user code", headline: long}));
+            await route.fulfill({response, json: attempts});
+        });
+        await open(`#/jobs/${job}/failures`);
+        await page.getByText("The JVM's stack trace").click();
+        await page.getByLabel("The JVM's stack trace").getByText("characters more").waitFor();
+        const shown = await page.evaluate(() => document.querySelector("main").textContent.length);
+        await page.setViewportSize({width: 390, height: 844});
+        const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+        await page.evaluate(argument.axe);
+        const {violations} = await page.evaluate(() => axe.run());
+        const serious = violations.filter(({impact}) => ["serious", "critical"].includes(impact));
+        await page.getByRole("link", {name: "graph"}).click();
+        await page.getByRole("button", {name: /^clean /}).click();
+        await page.getByLabel("Message").waitFor();
+        const harmed = await page.evaluate(() => window.harmed ?? false);
+        return {shown, wide, harmed, serious: serious.map(({id, nodes}) => `${id} ${nodes[0].html.slice(0, 200)}`)};
+        """,
+        axe=axe,
+    )
+    assert (outcome["serious"], outcome["harmed"]) == ([], False)
+    assert outcome["wide"] <= 0
+    assert outcome["shown"] < 200_000
+
+
 def test_a_graph_of_300_steps_is_drawn_and_can_be_used(chromium: Chromium, cluster: Cluster) -> None:
     steps: dict[str, Any] = {"s0": {"sql": "SELECT 1 AS n"}}
     for number in range(1, 299):

@@ -29,6 +29,13 @@ FAILED: Final[dict[str, Any]] = {
     "name": "typo",
     "steps": {"names": {"sql": "SELECT nme FROM range(5)"}, "top": {"result": {}, "inputs": ["names"]}},
 }
+WORDY: Final[dict[str, Any]] = {
+    "name": "wordy",
+    "steps": {
+        "long": {"sql": "SELECT raise_error(repeat('words ', 200000)) AS n"},
+        "top": {"result": {}, "inputs": ["long"]},
+    },
+}
 CLICKS: Final[dict[str, Any]] = {
     "name": "clicks",
     "steps": {
@@ -43,7 +50,7 @@ def test_finished_and_failed_jobs_are_shown_with_results_failures_and_output(
     standing: Processes, chromium: Chromium, dashboard: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    jobs = {job["name"]: _run(standing.url, job) for job in (FINISHED, FAILED)}
+    jobs = {job["name"]: _run(standing.url, job) for job in (FINISHED, FAILED, WORDY)}
     ran = flintlock("run", "-m", standing.url, "--name", "printing", "program.py", cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     listed = rest_requests.get(f"{standing.url}/jobs/overview?name=printing").json()["jobs"]
@@ -63,6 +70,7 @@ def test_finished_and_failed_jobs_are_shown_with_results_failures_and_output(
         }};
         await show("squares", "results", "square");
         await show("typo", "failures", "UNRESOLVED_COLUMN");
+        await show("wordy", "failures", "words words");
         await show("printing", "logs", "printed");
         await open("#/taskmanagers");
         await page.getByRole("table").getByRole("link").first().click();
@@ -89,6 +97,7 @@ def test_finished_and_failed_jobs_are_shown_with_results_failures_and_output(
     assert outcome["sparks"] == {"origin": "null", "title": "flintlock - Executors", "reached": "nothing"}
     assert "2\t4" in outcome["shown"]["squares"]
     assert "SELECT nme FROM range(5)" in outcome["shown"]["typo"]
+    assert len(outcome["shown"]["wordy"]) < 200_000  # of a message of more than a megabyte
     assert "<b>printed</b> by a program" in outcome["shown"]["printing"]
 
 

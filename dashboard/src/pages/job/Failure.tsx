@@ -1,6 +1,7 @@
 import type { ReactNode } from "react";
 
 import type { FailureInfo } from "../../api/types.ts";
+import { firstLine, formatCount } from "../../formats/formats.ts";
 import styles from "./Failure.module.css";
 
 const MOST_SHOWN = 20_000;
@@ -15,8 +16,8 @@ export function Failure({ failure }: { readonly failure: FailureInfo }): ReactNo
         {failure.step && ` in step ${failure.step}`}
         {failure["error-class"] && ` · ${failure["error-class"]}`}
       </p>
-      <pre className={styles["message"]}>{cut(failure.message)}</pre>
-      {failure["query-context"] && <pre className={styles["message"]}>{cut(failure["query-context"])}</pre>}
+      <Text label="Message" text={failure.message} />
+      {failure["query-context"] && <Text label="Where in the query" text={failure["query-context"]} />}
       {frames.length > 0 && (
         <ol className={styles["frames"]}>
           {frames.map((frame, index) => (
@@ -25,7 +26,7 @@ export function Failure({ failure }: { readonly failure: FailureInfo }): ReactNo
                 {frame.file}:{frame.line}
               </code>{" "}
               in {frame.function}
-              {frame.source && <pre>{frame.source}</pre>}
+              {frame.source && <pre>{firstLine(frame.source)}</pre>}
             </li>
           ))}
         </ol>
@@ -41,11 +42,16 @@ function Folded({ title, text }: { readonly title: string; readonly text: string
   return (
     <details>
       <summary>{title}</summary>
-      <pre className={styles["message"]}>{cut(text)}</pre>
+      <Text label={title} text={text} />
     </details>
   );
 }
 
-function cut(text: string): string {
-  return text.length > MOST_SHOWN ? `${text.slice(0, MOST_SHOWN)}\n… and ${text.length - MOST_SHOWN} characters more` : text;
+/** A text of any length: the beginning of one that a browser would need long to lay out. It is scrolled by itself. */
+function Text({ label, text }: { readonly label: string; readonly text: string }): ReactNode {
+  return (
+    <pre className={styles["message"]} tabIndex={0} role="region" aria-label={label}>
+      {text.length > MOST_SHOWN ? `${text.slice(0, MOST_SHOWN)}\n… and ${formatCount(text.length - MOST_SHOWN)} characters more` : text}
+    </pre>
+  );
 }

@@ -1,11 +1,14 @@
 import type { ReactNode } from "react";
 
 import type { JobAttempts } from "../../api/types.ts";
+import { firstLine } from "../../formats/formats.ts";
 import { Empty, Section } from "../../parts/Section.tsx";
 import { Time } from "../../parts/Time.tsx";
 import { Failure } from "./Failure.tsx";
 import { failuresOf, type ShownFailure } from "./failures.ts";
 import styles from "./FailuresTab.module.css";
+
+const MOST_OF_HEADLINE = 500;
 
 /** Every failure of a job: what ended it first, then the latest. */
 export function FailuresTab({ attempts, now }: { readonly attempts: JobAttempts; readonly now: number }): ReactNode {
@@ -27,7 +30,7 @@ export function FailuresTab({ attempts, now }: { readonly attempts: JobAttempts;
                 <Time ms={item.timestamp} now={now} /> {item.kind}
                 {item.region !== null && item.region !== undefined && `, region ${item.region}, attempt ${item.attempt ?? 0}`}
                 {item["taskmanager-id"] && ` on ${item["taskmanager-id"]}`}
-                {item.concurrent && ", together with the one before it"}: {item.headline}{" "}
+                {item.concurrent && ", together with the one before it"}: {firstLine(item.headline ?? "", MOST_OF_HEADLINE)}{" "}
                 <span className={styles["labels"]}>
                   {Object.entries(item.labels ?? {}).map(([key, value]) => `${key}=${value}`).join(" ")}
                 </span>
