@@ -75,6 +75,7 @@ def test_finished_and_failed_jobs_are_shown_with_results_failures_and_output(
         await open("#/taskmanagers");
         await page.getByRole("table").getByRole("link").first().click();
         await page.getByText("Heap of the engine").waitFor();
+        await page.getByRole("img", {{name: /^Memory of the engine: [1-9]/}}).waitFor();
         await page.getByText("Log of the Spark engine").click();
         await page.getByLabel("Log", {{exact: true}}).waitFor();
         const opened = context.waitForEvent("page");

@@ -49,8 +49,9 @@ function intervalOf<T>({ everyMs = false }: Options<T>): number | false | ((quer
 
 /** Whether a path shows something of these jobs, or counts jobs. */
 export function concerns(path: string, jobs: ReadonlySet<string>): boolean {
-  const [, first, second = ""] = path.split(/[/?]/);
-  if (first === "overview" || first === "resources" || first === "taskmanagers") return true;
+  const [, first, second = "", third = ""] = path.split(/[/?]/);
+  if (first === "taskmanagers") return third !== "metrics"; // those are read at regular times
+  if (first === "overview" || first === "resources") return true;
   return first === "jobs" && (second === "overview" || jobs.has(second));
 }
 

@@ -14,8 +14,9 @@ import { JobLink } from "../../parts/JobRows.tsx";
 import { ProcessLog, Threads } from "../../parts/ProcessText.tsx";
 import { Empty, Section } from "../../parts/Section.tsx";
 import { Table } from "../../parts/Table.tsx";
+import { TaskManagerMetrics } from "./TaskManagerMetrics.tsx";
 
-/** One TaskManager: its slots and the jobs in them, its memory, its logs and threads. */
+/** One TaskManager: its slots and the jobs in them, its memory, its metrics, its logs and threads. */
 export function TaskManagerPage({ id }: { readonly id: string }): ReactNode {
   const path = `/taskmanagers/${encodeURIComponent(id)}`;
   const { jobs } = useLive();
@@ -60,6 +61,7 @@ export function TaskManagerPage({ id }: { readonly id: string }): ReactNode {
           }
         </Answer>
       </Section>
+      <TaskManagerMetrics path={path} />
       {hasRole(caller.data, "operator") && (
         <Section title="Process">
           <SparkUi path={`${path}/spark-ui`} />
