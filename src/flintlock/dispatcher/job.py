@@ -348,7 +348,8 @@ class DispatchedJob:
         try:
             if not services.savepoints.is_restored(job.graph):
                 await services.savepoints.restore(job.graph)
-            runner = services.term.job_masters(job, progress, services.listing.touch, history)
+            clock = services.retention_clock.now_ms
+            runner = services.term.job_masters(job, progress, services.listing.touch, clock, history)
         except Exception as error:  # noqa: BLE001 - a job that cannot be initialised is a FAILED job
             log.warning(log_events.JOB_INITIALIZATION_FAILED, job_id=self.job_id, reason=repr(error))
             if self._recovered:  # it was initialised before: its graph is needed to find out what changed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from flintlock.model.commands import JobCommand, TaskAnswer, TaskQuery
@@ -79,7 +80,11 @@ class JobMasterFactory(Protocol):
         job: StoredJob,
         progress: tuple[RegionRecord, ...],
         listener: JobListener,
+        cluster_ms: Callable[[], int],
         history: JobHistory | None = None,
     ) -> JobMasterRunner:
-        """Make the runner for a job, new (no progress, no history) or recovered."""
+        """Make the runner for a job, new (no progress, no history) or recovered.
+
+        `cluster_ms` is the clock that all leaders of the cluster share (`dispatcher.retention_clock`).
+        """
         ...

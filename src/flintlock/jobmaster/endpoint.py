@@ -103,7 +103,11 @@ def job_master_factory(services: JobMasterServices) -> JobMasterFactory:
     """Return the factory with which a Dispatcher makes its JobMasters."""
 
     def make(
-        job: StoredJob, progress: tuple[RegionRecord, ...], listener: JobListener, history: JobHistory | None = None
+        job: StoredJob,
+        progress: tuple[RegionRecord, ...],
+        listener: JobListener,
+        cluster_ms: Callable[[], int],
+        history: JobHistory | None = None,
     ) -> JobMasterRunner:
         with services.current_job.working_on(job.graph.job_id):
             plan = plan_of(job.graph, services.configuration, services.work_dir, services.checkpoints_dir)
@@ -112,7 +116,7 @@ def job_master_factory(services: JobMasterServices) -> JobMasterFactory:
                 if record.phase is not RegionPhase.FINISHED:
                     sinks = staged_sinks(plan.graph, plan.regions[record.region])
                     services.claims.restore(plan.job_id, sinks, record.taken)
-            return JobMaster(state, services, listener)
+            return JobMaster(state, services, listener, cluster_ms)
 
     return make
 
@@ -123,6 +127,7 @@ class JobMaster:
     __slots__ = (
         "_backlog",
         "_cause",
+        "_cluster_ms",
         "_crash",
         "_declaring",
         "_droppable",
@@ -138,10 +143,17 @@ class JobMaster:
         "_undeclared",
     )
 
-    def __init__(self, state: ExecutionGraph, services: JobMasterServices, listener: JobListener) -> None:
+    def __init__(
+        self,
+        state: ExecutionGraph,
+        services: JobMasterServices,
+        listener: JobListener,
+        cluster_ms: Callable[[], int],
+    ) -> None:
         self._state = state  # written by _feed only
         self._services = services
         self._listener = listener
+        self._cluster_ms = cluster_ms
         self._snapshot: JobSnapshot | None = None  # of `_state`, once requested
         self._scope: asyncio.TaskGroup | None = None  # while it runs
         self._ended = asyncio.Event()  # set by the job's end, or by a crash
@@ -287,7 +299,8 @@ class JobMaster:
             self._ended.set()
 
     def _step_context(self) -> StepContext:
-        return StepContext(now_ms=self._services.clock_ms(), random=self._services.random.random())
+        services = self._services
+        return StepContext(now_ms=services.clock_ms(), cluster_ms=self._cluster_ms(), random=services.random.random())
 
     def _fail(self, error: Exception) -> None:
         """End `run` with this error; the first one counts."""

@@ -19,9 +19,14 @@ from flintlock.model.tasks import DeployTask, Failure, PublishFiles, RegionRecor
 
 
 class StepContext(Struct, frozen=True, kw_only=True):
-    """What the shell adds to an event: the time, and a random number from 0 to 1."""
+    """What the shell adds to an event: the time, and a random number from 0 to 1.
 
-    now_ms: int
+    Users are shown the wall clock. What is counted over changes of leader is counted on the clock of the cluster, which
+    runs on where the wall clock of a leader jumps or differs from that of the next.
+    """
+
+    now_ms: int  # the wall clock
+    cluster_ms: int
     random: float = 0.5
 
 

@@ -307,7 +307,7 @@ def _delay_s(transition: Transition, failure: Failure) -> float | None:
     history, delay_s = restart_delay(
         transition.job.plan.strategy,
         transition.job.restarts,
-        now_ms=transition.context.now_ms,
+        now_ms=transition.context.cluster_ms,
         random=transition.context.random,
     )
     transition.job = structs.replace(transition.job, restarts=history)

@@ -123,6 +123,7 @@ class FakeJobMasterRunner:
         self.job: Final = job
         self.progress: Final = progress
         self.history: JobHistory | None = None  # as the factory was given it
+        self.cluster_ms: Callable[[], int] = clock_ms  # likewise
         self.status = JobStatus.INITIALIZING  # written by `move`
         self.cancels = 0  # how often a cancel was received
         self.obeys = True  # a cancel ends the job at once; else it stays CANCELLING until `end`
@@ -254,6 +255,7 @@ class FakeJobMasterFactory:
         job: StoredJob,
         progress: tuple[RegionRecord, ...],
         listener: JobListener,
+        cluster_ms: Callable[[], int],
         history: JobHistory | None = None,
     ) -> FakeJobMasterRunner:
         """Make a runner."""
@@ -261,7 +263,7 @@ class FakeJobMasterFactory:
         if failure is not None:
             raise failure
         runner = FakeJobMasterRunner(job, progress, listener, self._clock_ms)
-        runner.history = history
+        runner.history, runner.cluster_ms = history, cluster_ms
         self.made.append(runner)
         self.prepare(runner)
         return runner

@@ -133,6 +133,7 @@ class JobHarness:
     ) -> None:
         plan = plan_of(graph, Configuration(cluster or {}), "/work")
         self.now_ms = SUBMITTED_MS + 5
+        self.wall_ahead_ms = 0  # by how much the wall clock is ahead of that of the cluster
         job = StoredJob(graph=graph, submitted_ms=SUBMITTED_MS)
         self.job: ExecutionGraph = with_history(initial_state(plan, job, progress, self.now_ms), history)
         self._history = history  # as the former JobMaster recorded it
@@ -145,7 +146,8 @@ class JobHarness:
     def apply(self, event: JobEvent, random: float = 0.5) -> list[JobEffect]:
         """Take one step and return its effects."""
         self.now_ms += 1
-        self.job, effects = step(self.job, event, StepContext(now_ms=self.now_ms, random=random))
+        context = StepContext(now_ms=self.now_ms + self.wall_ahead_ms, cluster_ms=self.now_ms, random=random)
+        self.job, effects = step(self.job, event, context)
         self.effects += effects
         return list(effects)
 

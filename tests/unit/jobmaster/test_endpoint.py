@@ -103,7 +103,7 @@ class EndpointHarness:
     def make(self, progress: tuple[RegionRecord, ...] = ()) -> JobMasterRunner:
         """Make a JobMaster, as a Dispatcher does."""
         job = StoredJob(graph=self.graph, submitted_ms=now_ms())
-        return job_master_factory(self.services)(job, progress, self.changed)
+        return job_master_factory(self.services)(job, progress, self.changed, now_ms)
 
     def changed(self, job_id: JobId) -> None:
         """Listen."""
@@ -174,7 +174,7 @@ def test_constructing_a_job_master_starts_nothing() -> None:
         configuration=Configuration(),
         work_dir="/work",
     )
-    master = job_master_factory(services)(StoredJob(graph=SMALL, submitted_ms=3), (), lambda job_id: None)
+    master = job_master_factory(services)(StoredJob(graph=SMALL, submitted_ms=3), (), lambda job_id: None, now_ms)
     assert isinstance(master, JobMaster)
     assert master.snapshot().status is JobStatus.INITIALIZING
 
@@ -411,7 +411,7 @@ async def test_a_bug_in_the_listener_is_not_raised_to_the_reporter() -> None:
     def listener(job_id: JobId) -> None:
         raise InvariantBroken("a bug")
 
-    harness.master = job_master_factory(harness.services)(StoredJob(graph=SMALL, submitted_ms=1), (), listener)
+    harness.master = job_master_factory(harness.services)(StoredJob(graph=SMALL, submitted_ms=1), (), listener, now_ms)
     with pytest.raises(InvariantBroken, match="a bug"):
         await harness.master.run()
 
@@ -500,7 +500,9 @@ async def test_the_next_job_master_goes_on_with_the_history() -> None:
         await harness.report(TaskRunning(), attempt=1)
     job = StoredJob(graph=harness.graph, submitted_ms=now_ms())
     history = await harness.store.read_history(JOB)
-    harness.master = job_master_factory(harness.services)(job, await harness.store.read(JOB), harness.changed, history)
+    harness.master = job_master_factory(harness.services)(
+        job, await harness.store.read(JOB), harness.changed, now_ms, history
+    )
     async with harness.running() as task:
         await harness.report(TaskFailed(failure=failure()), attempt=1)
         outcome = await task

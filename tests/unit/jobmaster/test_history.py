@@ -237,3 +237,14 @@ def two_regions() -> JobHarness:
     harness.run_region(0)
     harness.run_region(1)
     return harness
+
+
+def test_a_jump_of_the_wall_clock_does_not_give_a_job_more_restarts() -> None:
+    attempts = {"restart-strategy.exponential-delay.attempts-before-reset-backoff": "2"}
+    harness = started(FOREVER | attempts)
+    fail_and_restart(harness, 2)
+    harness.wall_ahead_ms = 30 * 24 * 3_600_000
+    harness.run_region()
+    harness.fail()
+
+    assert harness.job.status is J.FAILED

@@ -148,7 +148,7 @@ class JobMachine(RuleBasedStateMachine):
 
     def apply(self, event: JobEvent) -> None:
         self.now_ms += 7
-        self.job, effects = step(self.job, event, StepContext(now_ms=self.now_ms))
+        self.job, effects = step(self.job, event, StepContext(now_ms=self.now_ms, cluster_ms=self.now_ms))
         for effect in effects:
             self.perform(effect)
         if self.job.status.terminal and self.ended is None:

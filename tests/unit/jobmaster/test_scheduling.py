@@ -425,7 +425,7 @@ def test_an_illegal_move_is_reported_with_the_moves_before_it() -> None:
     harness.start()
     harness.grant("0-0")
     harness.recorded()
-    transition = Transition(harness.job, StepContext(now_ms=1))
+    transition = Transition(harness.job, StepContext(now_ms=1, cluster_ms=1))
 
     with pytest.raises(InvariantBroken, match=r"0#0: illegal move DEPLOYING -> SCHEDULED.*job CREATED -> RUNNING"):
         transition.move(harness.job.regions[0], E.SCHEDULED)
