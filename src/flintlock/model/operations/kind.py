@@ -19,8 +19,9 @@ Fill: TypeAlias = Callable[[str], str]
 
 #: Formats whose output is files at a path: Flintlock stages and publishes them itself.
 STAGED_FORMATS: Final = frozenset({"parquet", "orc", "json", "csv", "text", "avro", "xml"})
-#: The table format whose commits carry an application's transaction id: a write that was committed is not repeated.
-#: Iceberg and Hudi commit atomically, too, but know no such id: a retried append would add its rows again.
+#: The table format whose commits carry an application's transaction id, by which it skips a write that was committed.
+#: No release of it runs with the Spark of this version, so that this is not tested, and not guaranteed. Iceberg and
+#: Hudi commit atomically, too, but know no such id: a retried append would add its rows again.
 DELTA: Final = "delta"
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
@@ -29,7 +30,7 @@ class Guarantee(StrEnum):
     """What delivery means for one output."""
 
     STAGED = "exactly once (atomic publish)"
-    TRANSACTIONAL = "exactly once (Delta transaction)"
+    TRANSACTION_ID = "at least once (a repeated write has the same transaction id)"
     SINK_LOG = "exactly once (Spark's sink log)"
     BATCH_ID = "at least once (a repeated batch has the same id)"
     AT_LEAST_ONCE = "at least once"

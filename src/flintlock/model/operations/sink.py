@@ -62,15 +62,17 @@ class Sink(StepOperation, frozen=True, kw_only=True, tag="sink"):
 
     @property
     def guarantee(self) -> Guarantee:
-        """Flintlock publishes files atomically; Delta skips a write that it has committed; others may repeat."""
+        """Flintlock publishes files atomically; other writes may be repeated, those to Delta with the same id."""
         name = self.format.lower() if self.format is not None else None
         if self.path is not None and name in STAGED_FORMATS:
             return Guarantee.STAGED
-        return Guarantee.TRANSACTIONAL if name == DELTA else Guarantee.AT_LEAST_ONCE
+        return Guarantee.TRANSACTION_ID if name == DELTA else Guarantee.AT_LEAST_ONCE
 
     @property
     def stream_guarantee(self) -> Guarantee:
-        """Spark's sink log makes files exactly once; Delta commits a batch once by query and batch id."""
+        """Spark's sink log makes files exactly once; Delta receives each batch with the ids of query and batch."""
+        if self.guarantee is Guarantee.TRANSACTION_ID:
+            return Guarantee.BATCH_ID
         return Guarantee.SINK_LOG if self.guarantee is Guarantee.STAGED else self.guarantee
 
     def transaction(self, job_id: JobId, step: StepName) -> dict[str, str]:
@@ -79,7 +81,7 @@ class Sink(StepOperation, frozen=True, kw_only=True, tag="sink"):
         A job writes each sink once, so one version is enough: Delta skips a write whose version it has committed for
         this application id.
         """
-        if self.guarantee is not Guarantee.TRANSACTIONAL:
+        if self.guarantee is not Guarantee.TRANSACTION_ID:
             return {}
         return {"txnAppId": f"flintlock-{job_id}-{step}", "txnVersion": "1"}
 
