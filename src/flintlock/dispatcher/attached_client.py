@@ -9,7 +9,8 @@ from collections.abc import Callable
 class AttachedClient:
     """The timeout of the client that a job depends on: each heartbeat of the client restarts it.
 
-    It is not stored: a new leader gives the client the whole timeout again.
+    It is not stored: a new leader gives the client the whole timeout again. The cancel of a job whose client is gone is
+    stored.
     """
 
     def __init__(self) -> None:

@@ -15,9 +15,10 @@ from msgspec import structs
 from flintlock.dispatcher import core
 from flintlock.dispatcher.operations import OperationRecorder
 from flintlock.dispatcher.services import Savepoints
-from flintlock.dispatcher.writes import TermWrites, is_fatal_to_term
+from flintlock.dispatcher.writes import TermWrites, is_fatal_to_term, log_and_continue
 from flintlock.gateways.jobmaster import JobMasterRunner
 from flintlock.ha.protocols import JobGraphStore
+from flintlock.model import log_events
 from flintlock.model.commands import (
     CancelJob,
     CancelRequest,
@@ -141,6 +142,11 @@ class JobChanger:
             done.set_exception(Unavailable(f"{text}; send it again"))
         else:
             done.set_result(None)
+
+    async def record_own_cancel(self, job_id: JobId, request: CancelRequest) -> None:
+        """Record a cancel that no client has sent, however long that takes: the next leader has to know of it, too."""
+        with log_and_continue(log_events.JOB_OPERATION_NOT_RECORDED, job_id=job_id), suppress(NotFound):
+            await self._operations.record_cancel(request, until_durable=True)
 
     async def operate(
         self, job: ChangeableJob, trigger: TriggerOperation, accepted: asyncio.Future[JobOperation]

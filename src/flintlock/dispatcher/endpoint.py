@@ -137,6 +137,7 @@ class Dispatcher:
             listing=self._listing,
             ended=self._ended,
             savepoints=services.savepoints,
+            begin_child=self._begin_child,
         )
         self.jobs: Final[dict[JobId, DispatchedJob]] = {}  # added when an id is reserved, removed when its task ends
         self._submissions: Final = Submissions(services, self._shared, self, refuse)
@@ -459,6 +460,13 @@ class Dispatcher:
         self._children[task] = None
         task.add_done_callback(self._child_ended)
         return task
+
+    def _begin_child(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Begin work that no caller waits for. After `stop` it is dropped: timers may still fire in that turn."""
+        if self._stopped:
+            work.close()
+        else:
+            self._child(work, name)
 
     def _child_ended(self, task: asyncio.Task[None]) -> None:
         del self._children[task]

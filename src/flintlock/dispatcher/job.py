@@ -97,6 +97,7 @@ class JobServices:
     listing: JobListing
     ended: EndedJobs
     savepoints: Savepoints
+    begin_child: Callable[[Coroutine[Any, Any, None], str], None]  # ends with the Dispatcher; dropped after its stop
 
 
 class DispatchedJob:
@@ -222,7 +223,10 @@ class DispatchedJob:
         # A Conflict means that it is publishing: it runs to its end.
         with caused_by(internal_cause("client-timeout", self.job_id)), suppress(Conflict):
             log.info(log_events.JOB_CLIENT_TIMED_OUT, job_id=self.job_id)
-            self.cancel()
+            request = self.cancel()
+            self._services.begin_child(
+                self.changes.record_own_cancel(self.job_id, request), f"client-timeout-{self.job_id}"
+            )
 
     # What `JobChanger` needs
 

@@ -103,16 +103,21 @@ class OperationRecorder:
             accepted.set_result(operation)
         return operation
 
-    async def record_cancel(self, request: CancelRequest) -> None:
-        """Make a cancel durable, in one write; nothing is written for one that is recorded already. Raises Unavailable.
+    async def record_cancel(self, request: CancelRequest, *, until_durable: bool = False) -> None:
+        """Make a cancel durable, in one write; nothing is written for one that is recorded already.
 
-        It is tried once: the client, which is waiting, sends it again.
+        It is tried once, and Unavailable is raised: the client, which is waiting, sends it again. `until_durable`: no
+        client waits for it, so it is retried.
         """
         async with self._writing:
             changed = self._recorded.with_cancel(request)
-            if changed is not self._recorded:
-                await self._store.put(changed)
-                self._recorded = changed
+            if changed is self._recorded:
+                return
+            if until_durable:
+                await self._write(changed)
+                return
+            await self._store.put(changed)
+            self._recorded = changed
 
     async def record_rescale(self, requested_by: str) -> None:
         """Make durable who requests a rescale that is no operation. Raises Unavailable: it is tried once."""

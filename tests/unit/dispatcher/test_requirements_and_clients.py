@@ -217,6 +217,23 @@ async def test_client_has_the_whole_timeout_again_after_a_change_of_leader() -> 
 
 
 @virtual_time
+async def test_a_cancel_because_the_client_is_gone_outlives_the_leader() -> None:
+    """The store does not answer at first, and the leader ends before the job has."""
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await attached(harness, dispatcher)
+        runner.obeys = False
+        harness.faults.failing_once["operations.put:before"] = Unavailable("the store does not answer")
+        await asyncio.sleep(62)
+        assert runner.cancels == 1
+    assert A in harness.cluster.operations
+
+    async with harness.leading():
+        await until(lambda: len(harness.job_masters.made) == 2)
+        await until(lambda: harness.runner().cancels == 1)
+
+
+@virtual_time
 async def test_a_job_without_a_timeout_needs_no_client() -> None:
     harness = DispatcherHarness()
     async with harness.leading() as dispatcher:
