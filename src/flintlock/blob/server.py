@@ -31,6 +31,7 @@ from flintlock.blob.files import IncomingFile, Offload, on_disk
 from flintlock.blob.references import References
 from flintlock.blob.stores import BlobStore, CopiedStore, DirectoryStore
 from flintlock.gateways.blobs import BlobChunk, BlobCopies, BlobRange
+from flintlock.host.boot_clock import boot_time_s
 from flintlock.model import log_events
 from flintlock.model.errors import Corrupt, FlintlockError, Invalid, NotFound
 from flintlock.model.ids import BlobKey, JobId
@@ -51,6 +52,9 @@ class BlobServer:
     """Blobs in a directory on a local file system, or in `copies`, then with that directory as a cache.
 
     `start` it once; belongs to one event loop. Of the blobs of ended jobs `ended_bytes` are stored, the latest.
+
+    `now_s` is the wall clock, which says when a blob was stored, to other processes, too. It may be wrong, and jump: no
+    blob expires before `elapsed_s` has counted as long.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class BlobServer:
         *,
         new_upload_id: Callable[[], str] = lambda: uuid.uuid4().hex,
         now_s: Callable[[], float] = time.time,
+        elapsed_s: Callable[[], float] = boot_time_s,
         offload: Offload = asyncio.to_thread,
         sync: Callable[[int], None] = os.fsync,
         ended_bytes: int = 0,
@@ -67,6 +72,8 @@ class BlobServer:
         self._directory: Final = directory
         self._new_upload_id: Final = new_upload_id
         self._now_s: Final = now_s
+        self._elapsed_s: Final = elapsed_s
+        self._leads_since_s = elapsed_s()  # replaced by retain_only
         self._offload: Final = offload
         self._sync: Final = sync
         self._store: Final[BlobStore] = (
@@ -101,7 +108,7 @@ class BlobServer:
             if incoming is None:
                 known = files.key_of(hashlib.sha256(gathered).hexdigest())
                 if self._store.has(known):
-                    self._references.uploaded(known, self._now_s())
+                    self._references.uploaded(known, self._elapsed_s())
                     return known, len(gathered)
                 incoming = self._incoming()
             await on_disk(self._offload, incoming.write, gathered)
@@ -111,7 +118,7 @@ class BlobServer:
                     incoming.discard()
                 else:
                     await self._store.add(key, incoming)
-                self._references.uploaded(key, self._now_s())
+                self._references.uploaded(key, self._elapsed_s())
         except BaseException:
             if incoming is not None:
                 incoming.discard()
@@ -214,6 +221,7 @@ class BlobServer:
         Copies that every JobManager reaches are not removed, but expire: their uploaders can still refer to them. A
         missing blob is not an error here: the job that needs it fails by itself.
         """
+        self._leads_since_s = self._elapsed_s()
         self._references.retain_only(jobs)
         found = await self._store.begin()
         # Which of them were those of ended jobs is not known: what no job refers to may have been.
@@ -222,21 +230,23 @@ class BlobServer:
     async def expire_unreferenced(self, older_than_s: float, ended_s: float = 0.0) -> tuple[BlobKey, ...]:
         """Remove uploads that no job refers to and that are older than that; return which.
 
-        `ended_s`: how long the blobs of ended jobs are stored.
+        `ended_s`: how long the blobs of ended jobs are stored. Only the leader receives uploads, so what was uploaded
+        to another process is older than this one's term.
         """
-        now_s = self._now_s()
-        limit_s = now_s - older_than_s
-        self._references.expire(limit_s)
-        ended = self._references.ended.expire(now_s - ended_s)
-        old = await self._store.stored_before(limit_s, self._references.is_referenced)
-        return await self._remove(dict.fromkeys((*ended, *old)))
+        elapsed_s = self._elapsed_s()
+        self._references.expire(elapsed_s - older_than_s)
+        old: Collection[BlobKey] = self._references.ended.expire(elapsed_s - ended_s)
+        if elapsed_s - self._leads_since_s >= older_than_s:
+            limit_s = self._now_s() - older_than_s
+            old = (*old, *await self._store.stored_before(limit_s, self._references.is_referenced))
+        return await self._remove(dict.fromkeys(old))
 
     def _keep_for_ended(self, sizes: Mapping[BlobKey, int | None]) -> list[BlobKey]:
         """Protect blobs of ended jobs, as far as there is room; return those that have to give way."""
         gone: list[BlobKey] = []
         for key, size in sizes.items():
             if size is not None and not self._references.is_in_use(key):
-                gone += self._references.ended.add(key, size, self._now_s())
+                gone += self._references.ended.add(key, size, self._elapsed_s())
         return gone
 
     def _incoming(self) -> IncomingFile:

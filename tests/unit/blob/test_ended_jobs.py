@@ -26,7 +26,7 @@ class Clock:
 
 
 async def started(directory: Path, clock: Clock, ended_bytes: int = 100) -> BlobServer:
-    server = BlobServer(directory, now_s=clock, ended_bytes=ended_bytes)
+    server = BlobServer(directory, now_s=clock, elapsed_s=clock, ended_bytes=ended_bytes)
     await server.start()
     return server
 

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -42,7 +43,7 @@ async def server(tmp_path: Path) -> BlobServer:
 
 async def started(directory: Path, now_s: Callable[[], float] = lambda: 0.0) -> BlobServer:
     """Return a server as after a restart."""
-    server = BlobServer(directory, now_s=now_s)
+    server = BlobServer(directory, now_s=now_s, elapsed_s=now_s)
     await server.start()
     return server
 
@@ -342,6 +343,19 @@ async def test_uploads_that_no_job_refers_to_expire(tmp_path: Path) -> None:
     assert not await is_there(server, unused)
     assert await is_there(server, referred)
     assert await is_there(server, held)
+
+
+async def test_a_wall_clock_that_jumps_ahead_removes_no_upload(tmp_path: Path) -> None:
+    elapsed_s = 0.0
+    server = BlobServer(tmp_path, now_s=lambda: time.time() + 8 * 86_400, elapsed_s=lambda: elapsed_s)
+    await server.start()
+    await server.retain_only({})
+    own = await put(server, b"own")
+
+    elapsed_s = 3_599.0
+    assert await server.expire_unreferenced(older_than_s=3_600.0) == ()
+    elapsed_s = 3_601.0
+    assert await server.expire_unreferenced(older_than_s=3_600.0) == (own,)
 
 
 async def test_an_upload_that_came_again_counts_from_then(tmp_path: Path) -> None:
