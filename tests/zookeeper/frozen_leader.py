@@ -10,6 +10,7 @@ import sys
 import uuid
 from contextlib import suppress
 
+import structlog
 from tests.contract.records import JOB_A, region_record
 
 from flintlock.ha.leader_info import LeaderInfo
@@ -50,5 +51,7 @@ async def main(quorum: str, cluster_id: str, storage_dir: str, timeout_s: str) -
 
 
 if __name__ == "__main__":
+    # The output has these lines only: log lines, which another thread writes, could come between a line and its end.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     die_with_parent(int(sys.argv[1]))
     asyncio.run(main(*sys.argv[2:]))
