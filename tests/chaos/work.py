@@ -163,7 +163,11 @@ def _batch(number: int, out: Path) -> dict[str, Any]:
 
 
 def _batches(out: Path) -> dict[int, list[Path]]:
-    """Return the files that the sink's own log names, by batch; a compacted log holds those before it as well."""
+    """Return the files that the sink's own log names, by batch; a compacted log holds those before it as well.
+
+    Spark removes the logs before a compacted one after ten minutes: their batches are there, and their files counted
+    with it.
+    """
     logs = {
         int(file.name.partition(".")[0]): file
         for file in (out / "_spark_metadata").glob("[0-9]*")
@@ -175,6 +179,8 @@ def _batches(out: Path) -> dict[int, list[Path]]:
         entries = [msgspec.json.decode(line)["path"] for line in logs[batch].read_bytes().splitlines()[1:]]
         found[batch] = [out / Path(path).name for path in entries if path not in seen]
         seen.update(entries)
+        if logs[batch].name.endswith(".compact"):
+            found |= {earlier: [] for earlier in range(batch) if earlier not in found}
     return found
 
 
