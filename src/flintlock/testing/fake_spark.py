@@ -18,10 +18,11 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 
 from flintlock.gateways.engine import Engine, RunnerPool, SparkSessionKey
-from flintlock.model.commands import CancelTask, CommandAccepted, TaskAnswer, TaskCommand
+from flintlock.model.commands import CancelTask, CommandAccepted, DrainTask, TaskAnswer, TaskCommand
 from flintlock.model.diagnostics import EngineUiPage
 from flintlock.model.errors import JobFailed, Unavailable
 from flintlock.model.ids import AttemptId, JobId, RegionId, StepName
+from flintlock.model.jobgraph import JobType
 from flintlock.model.operations import Result, Sink
 from flintlock.model.regions import region_outputs
 from flintlock.model.staging import ANY_ATTEMPT, staging_directory
@@ -43,6 +44,7 @@ from flintlock.spark.engine.handle import publication
 from flintlock.spark.engine.publication.publish_plan import FileListing, MaterialisedStep, StagedSink
 from flintlock.spark.engine.publication.publish_steps import publish_steps, step_count
 from flintlock.spark.runner.task_files import TaskFiles
+from flintlock.testing.fake_streams import FakeQuery, checkpoint_of, sink_of
 
 FILES_OF_A_SINK: Final = 3
 FILES_OF_A_RESULT: Final = 3
@@ -131,6 +133,8 @@ class FakeSpark:
         self.ledger: list[Ran] = []  # appended by runners, read by checks
         self.work_s = work_s
         self.failures = failures  # probability that an attempt's Spark work fails
+        self.stream_failures = 0.0  # probability that a step of a streaming query fails
+        self.stream_failed: Counter[JobId] = Counter()  # how often one did
         self.publication_failures = publication_failures  # probability that a step of a publication fails
         self.publication_step_s = publication_step_s  # what a step of a publication takes at most
         self.on_start: Callable[[DeployTask], None] = _ignore  # called when a runner begins
@@ -328,6 +332,7 @@ class FakeRunner:
         self._engine = engine
         self.task = task
         self._stop = asyncio.Event()
+        self._drain = asyncio.Event()  # set when its query is to end after the batch that it has begun
         self._worker: asyncio.Task[None] | None = None  # written by run
         self.session = SparkSessionKey(user_id="simulated", session_id=str(task.attempt))
 
@@ -343,6 +348,9 @@ class FakeRunner:
                 if self._spark.random.random() > 0.25:
                     self._stop.set()
                 return CommandAccepted()
+            case DrainTask():
+                self._drain.set()
+                return await self._answer()
             case _:
                 return await self._answer()
 
@@ -401,6 +409,10 @@ class FakeRunner:
             yield TaskFailed(failure=changed)
             return
         yield TaskRunning()
+        if task.graph.job_type is JobType.STREAMING:
+            async for item in self._stream():
+                yield item
+            return
         outputs = [vertex.name for vertex in region_outputs(task.graph, task.region)]
         if task.outputs is not None:
             outputs = [name for name in outputs if name in task.outputs]
@@ -428,6 +440,31 @@ class FakeRunner:
             results=tuple(outputs_so_far.results),
         )
         yield await files.complete(finished, _no_counts())
+
+    async def _stream(self) -> AsyncIterator[_Report]:
+        """Run a query until it is drained, stopped, or fails."""
+        task = self.task
+        (vertex,) = region_outputs(task.graph, task.region)
+        query = FakeQuery(
+            self._spark.files.content,
+            checkpoint_of(task.checkpoint_dir, vertex.uid),
+            sink_of(task.attempt.job_id, vertex.uid),
+            str(task.attempt),
+        )
+        while not (self._drain.is_set() and query.is_complete):
+            if not await self._work():
+                yield _failed(FailureKind.RUNNER_LOST, "killed")
+                return
+            if self._engine.dead:
+                yield _failed(FailureKind.ENGINE_LOST, "connection lost")
+                return
+            if self._spark.stream_failures and self._spark.random.random() < self._spark.stream_failures:
+                self._spark.stream_failed[task.attempt.job_id] += 1
+                yield _failed(FailureKind.USER_CODE, f"{vertex.name} failed")
+                return
+            query.step()
+        self._spark.ledger.append(Ran(task.attempt))
+        yield TaskFinished(outputs=(StepOutput(step=vertex.name),))
 
     def _write(
         self, task: DeployTask, name: StepName, outputs_so_far: _Outputs

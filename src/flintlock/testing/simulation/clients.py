@@ -14,11 +14,12 @@ from flintlock.gateways.dispatcher import DispatcherGateway
 from flintlock.model.commands import CancelJob, OperationQuery, OperationStatus, PingTask, TriggerOperation
 from flintlock.model.errors import Conflict, FlintlockError, InvariantBroken, NotFound
 from flintlock.model.ids import AttemptId, JobId, TriggerId
-from flintlock.model.jobgraph import JobGraph
+from flintlock.model.jobgraph import JobGraph, JobType
 from flintlock.model.jobs import AwaitJob, ClientHeartbeat, JobQuery, JobSnapshot, JobSubmission
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.testing.simulation.cluster import SimulatedCluster
 from flintlock.testing.simulation.operations import RescalingUser
+from flintlock.testing.simulation.streaming import StreamingUser
 from flintlock.testing.simulation.workload import CancelKind, ObservedJob, draw_cancel_delay_s, with_id
 
 #: In how many runs users change what their jobs may use.
@@ -34,7 +35,9 @@ class Clients:
 
     def __init__(self, seed: int, random: Random, cluster: SimulatedCluster, jobs: list[ObservedJob]) -> None:
         self.violations: Final[list[str]] = []
-        self.users: Final[list[RescalingUser]] = []
+        self.users: Final[list[RescalingUser | StreamingUser]] = []
+        self.streaming: Final[dict[str, StreamingUser]] = {}  # the users of streaming jobs, by the keys of these
+        self._stopping: Final = Random(f"stops-{seed}")
         self._random: Final = random
         self._operating: Final = Random(f"operations-{seed}")  # its own: runs without operations are left as they are
         draws_changes = self._operating.random() < _CHANGING_RUNS
@@ -71,7 +74,9 @@ class Clients:
             elif early:  # before the client knows whether the job was accepted
                 tasks.create_task(self._cancel_early(observed, submitting), name="cancel-early")
         async with asyncio.TaskGroup() as tasks:
-            if self._changes_jobs and observed.acknowledged is not None:
+            if observed.acknowledged is not None and observed.graph.job_type is JobType.STREAMING:
+                tasks.create_task(self._save_and_stop(observed, observed.acknowledged), name="save-and-stop")
+            elif self._changes_jobs and observed.acknowledged is not None:
                 tasks.create_task(self._change(observed.acknowledged), name="change")
             if observed.graph.client_timeout_s is not None:
                 tasks.create_task(self._stay_attached(observed, observed.graph.client_timeout_s), name="attached")
@@ -91,6 +96,21 @@ class Clients:
             record=self._cluster.record,
         )
         self.users.append(user)
+        await user.run()
+
+    async def _save_and_stop(self, observed: ObservedJob, job_id: JobId) -> None:
+        user = StreamingUser(
+            self._stopping,
+            observed,
+            job_id,
+            self._cluster.savepoints,
+            self._cluster.spark,
+            gateway=self.gateway,
+            try_another=self.try_another,
+            record=self._cluster.record,
+        )
+        self.users.append(user)
+        self.streaming[observed.key] = user
         await user.run()
 
     async def _submit(self, observed: ObservedJob, graph: JobGraph) -> None:

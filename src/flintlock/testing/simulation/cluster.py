@@ -47,7 +47,8 @@ from flintlock.testing.fake_zookeeper import ENSEMBLE
 from flintlock.testing.simulation.faults import FaultInjector, Faults
 from flintlock.testing.simulation.ha import DurableCluster, SimulatedHa, TermProcess, leader_finder
 from flintlock.testing.simulation.network import Link, SimulatedNetwork, SimulatedProcess
-from flintlock.testing.simulation.operations import DurableChanges, SimulatedSavepoints
+from flintlock.testing.simulation.operations import DurableChanges
+from flintlock.testing.simulation.savepoints import CHECKPOINTS, SimulatedSavepoints
 from flintlock.testing.simulation.slot_checks import slot_problems
 from flintlock.testing.simulation.workers import SETTINGS, UNREGISTERED_S, Fleet
 from flintlock.testing.simulation.workload import HARDWARE
@@ -133,7 +134,6 @@ class SimulatedCluster:
         self.network = SimulatedNetwork(random, self._faulty)
         self.durable = DurableCluster(self.network, faults.session_timeout_s)
         self.changes = DurableChanges(self.durable.records)
-        self.savepoints = SimulatedSavepoints()
         self.ensemble = self.durable.ensemble
         self.spark = FakeSpark(
             random,
@@ -143,6 +143,7 @@ class SimulatedCluster:
             publication_step_s=faults.publication_step_s,
         )
         self.spark.on_start = self._check_start
+        self.savepoints = SimulatedSavepoints(self.spark.files.content)
         self.crashes = 0  # so far
         self._mode = mode  # makes that of one process; None: a session cluster, which no request ever ends
         self.shut_downs: list[ApplicationStatus] = []  # of JobManagers whose cluster has ended for good
@@ -303,7 +304,7 @@ class SimulatedCluster:
                 configuration=configuration,
                 versions=VERSIONS,
                 work_dir="work",
-                checkpoints_dir="checkpoints",
+                checkpoints_dir=CHECKPOINTS,
                 savepoints=self.savepoints,
                 clock_ms=lambda: now_ms() + self.clock_errors_ms.get(process.name, 0),
                 boot_time_s=asyncio.get_running_loop().time,

@@ -15,6 +15,7 @@ from msgspec import structs
 from flintlock.config.options import INFRASTRUCTURE_ATTEMPTS
 from flintlock.model.errors import FlintlockError, NotFound, Unavailable
 from flintlock.model.ids import JobId, StepName
+from flintlock.model.jobgraph import JobType
 from flintlock.model.jobs import JobQuery, JobSnapshot, ResultQuery
 from flintlock.model.operations import Result, SaveMode, Sink
 from flintlock.model.states import ExecutionState, JobStatus
@@ -26,6 +27,7 @@ from flintlock.testing.simulation.fault_draws import LONG_LEASE_S, draw_faults
 from flintlock.testing.simulation.faults import Faults
 from flintlock.testing.simulation.listing_user import LISTING_RUNS, ListingUser
 from flintlock.testing.simulation.operator import QuarantineOperator
+from flintlock.testing.simulation.streaming import STREAM_FAILURES, STREAMING_RUNS, draw_streaming_job
 from flintlock.testing.simulation.workload import VARIED_RUNS, ObservedJob, draw_job, vary_job
 from flintlock.testing.virtual_time import Deadlock, VirtualTimeLoop, run_virtual
 
@@ -93,10 +95,18 @@ class _Run:
         if self._varying.random() < VARIED_RUNS:
             for job in self._jobs:
                 vary_job(self._varying, job)
+        self._add_streaming_jobs(Random(f"streams-{seed}"))
         self._clients = Clients(seed, random, self.cluster, self._jobs)
         self._lister = self._listing_user() if self._varying.random() < LISTING_RUNS else None
         self._operator = self._quarantine_operator() if faults.damaged_graphs else None
         self.violations: list[str] = []
+
+    def _add_streaming_jobs(self, random: Random) -> None:
+        """Add streaming jobs in some runs. A job that is put back from the quarantine has lost its operations."""
+        if random.random() < STREAMING_RUNS and not self.cluster.faults.damaged_graphs:
+            self.cluster.spark.stream_failures = random.choice(STREAM_FAILURES)
+            first = len(self._jobs)
+            self._jobs += [draw_streaming_job(random, first + number) for number in range(random.randint(1, 2))]
 
     def _quarantine_operator(self) -> QuarantineOperator:
         return QuarantineOperator(
@@ -186,6 +196,10 @@ class _Run:
             self.violations += self._repeated_losses(observed, job)
             self.violations += self._file_problems(observed, job)
             self.violations += await self._result_problems(observed, job)
+            if observed.key in self._clients.streaming:
+                self.violations += self._clients.streaming[observed.key].problems(
+                    job, only_leaders_fail=self._only_leaders_fail()
+                )
         for user in (*self._clients.users, *([] if self._lister is None else [self._lister])):
             if user is self._lister or self.cluster.retention_s is None:  # operations are removed with their jobs
                 await user.check()
@@ -194,6 +208,7 @@ class _Run:
         self.violations += [] if self._operator is None else self._operator.violations
         await self._check_runners()
         self.violations += self.cluster.changes.violations
+        self.violations += self.cluster.savepoints.violations
         self.violations += self.cluster.violations
         self.violations += self.cluster.spark.overlaps
         self.violations += [f"{target} has a false success marker" for target in self.cluster.spark.false_markers]
@@ -335,6 +350,8 @@ class _Run:
         if not self._only_leaders_fail():
             return []
         cancelled = {job.acknowledged for job in self._jobs if job.cancel_sent or self._may_be_detached(job)}
+        if self.cluster.spark.stream_failures:
+            cancelled |= {job.acknowledged for job in self._jobs if job.graph.job_type is JobType.STREAMING}
         undisturbed = {job.acknowledged for job in self._jobs} - cancelled - {*self.cluster.intact_graphs}
         starts = self.cluster.spark.starts.items()
         return [
@@ -385,7 +402,8 @@ class _Run:
     def _untouched(self, observed: ObservedJob) -> bool:
         """Return whether nothing may fail a task of the job: no fault, no user."""
         cancelled = observed.cancel_sent or self._may_be_detached(observed)
-        return self._only_leaders_fail() and not cancelled and not observed.restored
+        failing = observed.graph.job_type is JobType.STREAMING and self.cluster.spark.stream_failures > 0
+        return self._only_leaders_fail() and not cancelled and not observed.restored and not failing
 
     def _may_be_detached(self, observed: ObservedJob) -> bool:
         """Return whether a job may be cancelled because its client is gone: it left, or its heartbeats did not arrive.
@@ -403,7 +421,7 @@ class _Run:
         files = self.cluster.spark.files
         problems: list[str] = []
         for vertex in observed.graph.vertices:
-            if not isinstance(vertex.operation, Sink) or vertex.operation.path is None:
+            if not isinstance(vertex.operation, Sink) or vertex.operation.path is None or vertex.query is not None:
                 continue
             target, mode = vertex.operation.path, vertex.operation.mode
             visible = files.visible(target)
@@ -431,7 +449,8 @@ class _Run:
         ]
 
     def _targets(self) -> list[str]:
-        operations = [vertex.operation for job in self._jobs for vertex in job.graph.vertices]
+        vertices = [vertex for job in self._jobs for vertex in job.graph.vertices]
+        operations = [vertex.operation for vertex in vertices if vertex.query is None]
         return [op.path for op in operations if isinstance(op, Sink) and op.path is not None]
 
 

@@ -27,11 +27,11 @@ from flintlock.model.commands import (
     TriggerOperation,
     TriggerSavepoint,
 )
-from flintlock.model.errors import Conflict, Corrupt, FlintlockError, NotFound, Unavailable
+from flintlock.model.errors import Conflict, Corrupt, FlintlockError, NotFound
 from flintlock.model.ids import JobId, TriggerId
-from flintlock.model.jobgraph import JobGraph
 from flintlock.model.jobs import JobQuery
 from flintlock.testing.memory_ha import MemoryCluster
+from flintlock.testing.simulation.savepoints import SimulatedSavepoints
 
 #: The number of a job's first change: more slots than there are, so that no job waits for what it can never have.
 _FIRST: Final = 100
@@ -102,47 +102,6 @@ class DurableChanges:
         except Corrupt:
             return None
         return min((limits.upper for limits in ranges), default=0)
-
-
-class SimulatedSavepoints:
-    """Savepoints that take some time, and fail at times. They outlast every JobManager, as files do."""
-
-    def __init__(self) -> None:
-        self._tries = 0
-        self._made: Final[set[str]] = set()
-
-    async def save(self, job: JobGraph, trigger_id: TriggerId, directory: str) -> str:
-        """Make a savepoint, unless it is there."""
-        location = f"/savepoints/{job.job_id}-{trigger_id}"
-        if location not in self._made:
-            self._tries += 1
-            random = Random(f"{trigger_id}-{self._tries}")
-            await asyncio.sleep(random.uniform(0.0, 2.0))
-            if random.random() < 0.1:
-                raise Unavailable("the disk is full")
-            self._made.add(location)
-        return location
-
-    async def dispose(self, path: str) -> None:
-        """Remove a savepoint."""
-        self._made.discard(path)
-
-    async def prepare(self, directory: str) -> None:
-        """Accept every directory."""
-
-    async def check_restore(self, job: JobGraph) -> None:
-        """Accept every job: none of the simulation's begins from a savepoint."""
-
-    def is_restored(self, job: JobGraph) -> bool:
-        """Return that nothing is to be restored."""
-        return True
-
-    async def restore(self, job: JobGraph) -> None:
-        """Restore nothing."""
-
-    def has(self, location: str) -> bool:
-        """Return whether a savepoint is there."""
-        return location in self._made
 
 
 class ObservedOperation(Struct):

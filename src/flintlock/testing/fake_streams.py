@@ -1,0 +1,60 @@
+"""Streaming queries without Spark: their checkpoints and their sinks are files that outlive every process.
+
+A query plans a batch, writes it to its sink and commits it, with time between any two, so that a crash or a drain can
+fall in between. As with Spark's file sink, a batch that is repeated is written once. A query that starts continues
+where its checkpoint ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import Final
+
+from flintlock.model.ids import JobId
+
+
+def checkpoint_of(checkpoint_dir: str, uid: str) -> str:
+    """Return the directory of a query."""
+    return f"{checkpoint_dir}/{uid}"
+
+
+def sink_of(job_id: JobId, uid: str) -> str:
+    """Return where a query writes its batches."""
+    return f"streams/{job_id}/{uid}"
+
+
+class FakeQuery:
+    """One run of a query in its checkpoint."""
+
+    def __init__(self, content: MutableMapping[str, str], checkpoint: str, sink: str, attempt: str) -> None:
+        self._content: Final = content
+        self._checkpoint: Final = checkpoint
+        self._sink: Final = sink
+        self._attempt: Final = attempt
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every batch that was planned is committed."""
+        return latest(self._content, f"{self._checkpoint}/offsets") == latest(
+            self._content, f"{self._checkpoint}/commits"
+        )
+
+    def step(self) -> None:
+        """Plan a batch, or write the one that is planned, or commit it."""
+        planned = latest(self._content, f"{self._checkpoint}/offsets")
+        if self.is_complete:
+            self._content[f"{self._checkpoint}/offsets/{planned + 1}"] = self._attempt
+        elif f"{self._sink}/{planned}" not in self._content:
+            self._content[f"{self._sink}/{planned}"] = self._attempt
+        else:
+            self._content[f"{self._checkpoint}/commits/{planned}"] = self._attempt
+
+
+def latest(content: MutableMapping[str, str], log: str) -> int:
+    """Return the latest batch of a log; -1 if it has none."""
+    return max((int(path.rpartition("/")[2]) for path in content if path.startswith(f"{log}/")), default=-1)
+
+
+def batches(content: MutableMapping[str, str], log: str) -> list[int]:
+    """Return all batches of a log, in order."""
+    return sorted(int(path.rpartition("/")[2]) for path in content if path.startswith(f"{log}/"))

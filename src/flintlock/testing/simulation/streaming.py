@@ -1,0 +1,261 @@
+"""Streaming jobs during faults: users save and stop them, and every promise about that is checked.
+
+Promised is, beside what is promised of every operation: a job that was asked to stop ends, and is FINISHED only if it
+was; each query has then completed the batch that it had begun, and the savepoint of the stop is of that batch; a job
+that could not be saved keeps its checkpoints. A savepoint of a running job is of a committed batch. No batch is missing
+in a sink, whatever ended its query. A job is restarted exactly as often as its strategy allows, under all its leaders
+together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from flintlock.gateways.dispatcher import DispatcherGateway
+from flintlock.model.commands import (
+    JobOperation,
+    OperationQuery,
+    OperationStatus,
+    StopJob,
+    TriggerOperation,
+    TriggerSavepoint,
+)
+from flintlock.model.errors import Conflict, FlintlockError, NotFound
+from flintlock.model.ids import JobId, StepName, TriggerId
+from flintlock.model.jobgraph import JobGraph, JobType, JobVertex, vertex_id
+from flintlock.model.jobs import JobSnapshot
+from flintlock.model.operations import Sink, Source
+from flintlock.model.states import JobStatus
+from flintlock.model.streams import StreamQuery
+from flintlock.testing.fake_spark import FakeSpark
+from flintlock.testing.fake_streams import batches, checkpoint_of, latest, sink_of
+from flintlock.testing.simulation.operations import ObservedOperation
+from flintlock.testing.simulation.savepoints import CHECKPOINTS, SimulatedSavepoints
+from flintlock.testing.simulation.workload import UNLIMITED, ObservedJob
+
+#: In how many runs there are streaming jobs.
+STREAMING_RUNS: Final = 0.3
+#: How often a step of a query fails in such a run.
+STREAM_FAILURES: Final = (0.0, 0.0, 0.02, 0.1)
+_RETRIES: Final = (0, 1, 3, UNLIMITED, UNLIMITED)
+
+
+def draw_streaming_job(random: Random, number: int) -> ObservedJob:
+    """Draw a job with one or two queries. Without a strategy of its own it is restarted without a limit."""
+    job_id = JobId(f"{number:032x}")
+    retries = random.choice(_RETRIES)
+    source = JobVertex(
+        id=vertex_id(job_id, "events"),
+        name=StepName("events"),
+        operation=Source(format="json", paths=("in",), schema="n LONG", stream=True),
+    )
+    sinks = [
+        JobVertex(
+            id=vertex_id(job_id, f"files{query}"),
+            name=StepName(f"files{query}"),
+            operation=Sink(format="parquet", path=f"stream-out/{number}-{query}"),
+            inputs=(StepName("events"),),
+            query=StreamQuery(uid=f"files{query}-v1"),
+        )
+        for query in range(random.randint(1, 2))
+    ]
+    config: dict[str, str] = {}
+    if retries != UNLIMITED or random.random() < 0.5:
+        config = {
+            "restart-strategy.type": "fixed-delay",
+            "restart-strategy.fixed-delay.attempts": str(retries),
+            "restart-strategy.fixed-delay.delay": "200 ms",
+        }
+    graph = JobGraph(
+        job_id=job_id,
+        name=f"stream-{number}",
+        job_type=JobType.STREAMING,
+        vertices=(source, *sinks),
+        parallelism=1,
+        config=config,
+    )
+    return ObservedJob(key=f"key-{number}", graph=graph, retries=retries)
+
+
+class StreamingUser:
+    """Saves one job some times while it runs, and stops it in the end, each again and again until it is answered."""
+
+    def __init__(
+        self,
+        random: Random,
+        observed: ObservedJob,
+        job_id: JobId,
+        savepoints: SimulatedSavepoints,
+        spark: FakeSpark,
+        *,
+        gateway: Callable[[], DispatcherGateway],
+        try_another: Callable[[], None],
+        record: Callable[[str], None],
+    ) -> None:
+        self.violations: Final[list[str]] = []
+        self._random: Final = random
+        self._observed: Final = observed
+        self._job_id: Final = job_id
+        self._savepoints: Final = savepoints
+        self._spark: Final = spark
+        self._gateway: Final = gateway
+        self._try_another: Final = try_another
+        self._record: Final = record
+        self._operations: Final[list[ObservedOperation]] = []
+
+    async def run(self) -> None:
+        """Save the job up to three times, and stop it; a stop that was refused is triggered again, as a new one."""
+        for _ in range(self._random.randint(0, 3)):
+            await asyncio.sleep(self._random.uniform(0.0, 10.0))
+            saving = TriggerSavepoint(job_id=self._job_id)
+            if not await self._operate(saving, waits=self._random.random() < 0.5):
+                break
+        while not self._observed.ended:
+            await asyncio.sleep(self._random.uniform(0.0, 10.0))
+            if not await self._operate(StopJob(job_id=self._job_id), waits=True):
+                break
+        for operation in self._operations:
+            await self._await_outcome(operation)
+
+    async def check(self) -> None:
+        """Check that each acknowledged operation still has the outcome that was seen first."""
+        for operation in self._operations:
+            await self._await_outcome(operation)
+
+    def problems(self, job: JobSnapshot, *, only_leaders_fail: bool) -> list[str]:
+        """Return what is wrong with a job that has ended."""
+        found = [problem for vertex in job.graph.vertices for problem in self._query_problems(job, vertex)]
+        found += self._stop_problems(job)
+        if only_leaders_fail:
+            found += self._restart_problems(job)
+        return found
+
+    async def _operate(self, command: TriggerSavepoint | StopJob, *, waits: bool) -> bool:
+        """Trigger an operation, and wait for its outcome or not. Returns whether the job had not ended."""
+        trigger_id = TriggerId(f"{self._random.getrandbits(128):032x}")
+        operation = ObservedOperation(trigger=TriggerOperation(trigger_id=trigger_id, command=command))
+        self._operations.append(operation)
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(self._random.choice([1, 1, 2])):  # two processes of one user, with one trigger id
+                tasks.create_task(self._trigger(operation), name="trigger")
+        if waits:
+            await self._await_outcome(operation)
+        return operation.acknowledged is not None
+
+    async def _trigger(self, operation: ObservedOperation) -> None:
+        """Trigger it until it is acknowledged, or the job has ended."""
+        while True:
+            try:
+                answer = await self._gateway().trigger(operation.trigger)
+            except Conflict:
+                return  # the job has ended
+            except NotFound:
+                if not self._observed.ended:
+                    self.violations.append(f"job {self._job_id}: acknowledged, but not known when it was saved")
+                return
+            except FlintlockError:
+                self._try_another()
+                await asyncio.sleep(self._random.uniform(0.05, 0.5))
+                continue
+            self._record(f"{_name(answer)} of {self._job_id} acknowledged: {answer.status}")
+            first = operation.acknowledged = operation.acknowledged or answer
+            if answer.started_ms != first.started_ms:
+                self.violations.append(f"trigger {answer.trigger_id} is two operations: {first} and {answer}")
+            return
+
+    async def _await_outcome(self, operation: ObservedOperation) -> None:
+        """Poll an acknowledged operation until it has an outcome, and compare that with what was seen before."""
+        query = OperationQuery(job_id=self._job_id, trigger_id=operation.trigger.trigger_id)
+        while operation.acknowledged is not None:
+            try:
+                answer = await self._gateway().operation(query)
+            except NotFound:
+                self.violations.append(f"{_name(operation.acknowledged)} {query.trigger_id}: acknowledged, not known")
+                return
+            except FlintlockError:
+                self._try_another()
+                await asyncio.sleep(0.5)
+                continue
+            if answer.status is OperationStatus.COMPLETED:
+                self._check_outcome(operation, answer)
+                return
+            if operation.outcome is not None:
+                self.violations.append(f"operation {query.trigger_id} had completed, and is in progress again")
+                return
+            await asyncio.sleep(0.5)
+
+    def _check_outcome(self, operation: ObservedOperation, answer: JobOperation) -> None:
+        first = operation.outcome = operation.outcome or answer
+        if answer != first:
+            self.violations.append(f"{_name(answer)} {answer.trigger_id} had the outcome {first}, and now {answer}")
+        elif answer.failure is None and not self._savepoints.has(answer.location):
+            self.violations.append(f"{_name(answer)} {answer.trigger_id} has completed, but {answer.location} is none")
+        elif answer.failure is None:
+            for uid, saved in self._savepoints.batches(answer.location).items():
+                written = latest(self._spark.files.content, sink_of(self._job_id, uid))
+                if saved > written:
+                    self.violations.append(f"{uid} was saved after batch {saved}, but its sink has only {written}")
+
+    def _query_problems(self, job: JobSnapshot, vertex: JobVertex) -> list[str]:
+        """Check that no batch of a sink is missing, and that a query that was stopped has completed its batch."""
+        if vertex.query is None:
+            return []
+        content, what = self._spark.files.content, f"{self._observed.key}: {vertex.uid}"
+        written = batches(content, sink_of(self._job_id, vertex.uid))
+        if written != list(range(len(written))):
+            return [f"{what} has the batches {written}"]
+        checkpoint = checkpoint_of(f"{CHECKPOINTS}/{self._job_id}", vertex.uid)
+        planned, committed = latest(content, f"{checkpoint}/offsets"), latest(content, f"{checkpoint}/commits")
+        if job.status is JobStatus.FINISHED and planned != committed:
+            return [f"{what} has finished before its batch {planned}"]
+        removed = job.status in (JobStatus.FINISHED, JobStatus.CANCELED) and not self._kept(job)
+        if planned >= 0 and removed and not self._observed.forced:
+            return [f"{what} has left its checkpoint behind after {job.status}"]
+        if not removed and planned < len(written) - 1:
+            return [f"{what} has lost its checkpoint after {job.status}"]
+        return []
+
+    def _stops(self) -> list[JobOperation]:
+        """Return the stops with an outcome."""
+        outcomes = [each.outcome for each in self._operations if isinstance(each.trigger.command, StopJob)]
+        return [each for each in outcomes if each is not None]
+
+    def _kept(self, job: JobSnapshot) -> bool:
+        """Return whether a stop has said that the checkpoints are kept."""
+        failures = [each.failure.message for each in self._stops() if each.failure is not None]
+        return job.status is JobStatus.FINISHED and any("its checkpoints are kept" in text for text in failures)
+
+    def _stop_problems(self, job: JobSnapshot) -> list[str]:
+        """Check that a job is FINISHED only by a stop, and that the savepoint of the stop has all of its batches."""
+        key, problems = self._observed.key, list[str]()
+        sent = any(isinstance(each.trigger.command, StopJob) for each in self._operations)
+        if job.status is JobStatus.FINISHED and not sent:
+            problems.append(f"{key} is FINISHED, though it was not stopped")
+        for stop in self._stops():
+            if stop.failure is not None:
+                continue
+            if job.status is not JobStatus.FINISHED:
+                problems.append(f"{key} was stopped with the savepoint {stop.location}, and is {job.status}")
+            for uid, saved in self._savepoints.batches(stop.location).items():
+                written = latest(self._spark.files.content, sink_of(self._job_id, uid))
+                if saved != written:
+                    problems.append(f"{key}: {uid} was stopped after batch {saved}, but its sink has {written}")
+        return problems
+
+    def _restart_problems(self, job: JobSnapshot) -> list[str]:
+        """Check the count of failures, where nothing but the queries fails, against the strategy."""
+        failed, allowed = self._spark.stream_failed[self._job_id], self._observed.retries
+        queries = sum(vertex.query is not None for vertex in job.graph.vertices)
+        key = self._observed.key
+        if job.status is JobStatus.FINISHED and failed > allowed:
+            return [f"{key}: its queries failed {failed} times, and its strategy allows {allowed} restarts"]
+        if job.status is JobStatus.FAILED and not allowed < failed <= allowed + queries:
+            return [f"{key} is FAILED after {failed} failures of its queries; its strategy allows {allowed} restarts"]
+        return []
+
+
+def _name(operation: JobOperation) -> str:
+    return "stop" if isinstance(operation.command, StopJob) else "savepoint"
