@@ -64,8 +64,9 @@ coverage: $(READY) ## the branch coverage of the control plane by the simulation
 growth: $(READY) ## run JOBS=2000 jobs in a simulated cluster; nothing may grow after the first tenth
 	@$(BIN)/python -m flintlock.testing.growth --jobs $(or $(JOBS),2000)
 
-chaos: $(READY) ## a cluster on real ZooKeeper under 50 faults, some minutes; ARGS='--seed 7 --faults 20'
+chaos: $(READY) ## a cluster on real ZooKeeper under 50 faults (ARGS='--seed 7 --faults 20'), then KILLS=100 under streaming jobs
 	@$(BIN)/python -m tests.chaos $(ARGS)
+	@$(BIN)/python -m tests.chaos.kills --kills $(or $(KILLS),100)
 
 mutants: $(READY) ## plant each known bug in a copy of the source: the simulation, or the tests that it names, must find it
 	@$(BIN)/python -m tests.mutants

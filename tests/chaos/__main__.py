@@ -32,10 +32,12 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=50)
     parser.add_argument("--streams", type=int, default=2)
     parser.add_argument("--batches", type=int, default=120)
+    parser.add_argument("--pipelines", type=int, default=1, help="streaming jobs with a file sink and a function")
     parser.add_argument("--seconds", type=float, default=math.inf, help="after them no further fault begins")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(100_000))
     chosen = parser.parse_args()
-    _print(f"seed {chosen.seed}: {chosen.faults} faults, {chosen.streams} streams, up to {chosen.batches} batch jobs")
+    work = f"{chosen.streams} streaming scripts, {chosen.pipelines} streaming jobs, up to {chosen.batches} batch jobs"
+    _print(f"seed {chosen.seed}: {chosen.faults} faults, {work}")
     scratch = Path(tempfile.mkdtemp(prefix="flintlock-chaos-"))
     permissions = find_permissions(scratch, reason)
     for what, why in permissions.missing.items():
@@ -49,6 +51,7 @@ def main() -> int:
         report=_print,
         permissions=permissions,
         seconds=chosen.seconds,
+        pipelines=chosen.pipelines,
     )
     _print(f"{outcome.acknowledged} jobs were acknowledged")
     if outcome.takeovers_s:

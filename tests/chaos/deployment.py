@@ -320,11 +320,18 @@ def zookeeper_deployment(
     )
 
 
-def embedded_deployment(home: Path, jobmanagers: int) -> Deployment:
-    """Return JobManagers that share a state directory."""
-    machine = SharedMachine().machine(home)
+def embedded_deployment(
+    home: Path, jobmanagers: int, *, taskmanagers: int = 0, slots: int = 2, settings: Mapping[str, str] | None = None
+) -> Deployment:
+    """Return members that share a state directory."""
+    machine, shared = SharedMachine().machine(home), settings or {}
+    own = {**shared, "taskmanager.numberOfTaskSlots": str(slots)}
     return Deployment(
-        home, [Member("jobmanager", index, machine, {"rest.port": "0"}) for index in range(jobmanagers)], [], []
+        home,
+        [Member("jobmanager", index, machine, {"rest.port": "0", **shared}) for index in range(jobmanagers)],
+        [Member("taskmanager", index, machine, own) for index in range(taskmanagers)],
+        [],
+        slots=taskmanagers * slots,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -13,10 +14,9 @@ from msgspec import Struct
 from tests.chaos.deployment import Deployment, running_deployment
 from tests.chaos.faults import Fault, inflict, kinds, schedule
 from tests.chaos.machines import Permissions
-from tests.chaos.work import Streams, Submissions
+from tests.chaos.pipelines import Pipeline
+from tests.chaos.work import ENDED, Streams, Submissions
 from tests.cluster.processes import until
-
-ENDED: Final = ("FINISHED", "FAILED", "CANCELED")
 
 #: Within which all members that served before a fault serve after it, by themselves. The engine of a TaskManager that
 #: was killed before may have to start in this time, on a busy machine.
@@ -42,6 +42,7 @@ def hunt(
     report: Callable[[str], None],
     permissions: Permissions | None = None,
     seconds: float = math.inf,
+    pipelines: int = 0,
 ) -> Outcome:
     """Run a cluster with work on it, inflict faults, and wait for the end of all that was acknowledged.
 
@@ -50,10 +51,14 @@ def hunt(
     permitted = permissions or Permissions()
     random, outcome = Random(seed), Outcome()
     with permitted.machines() as machines:
-        with running_deployment(home, machines=machines) as deployment:
+        slots = 2 + pipelines  # each has two queries, on two TaskManagers
+        with running_deployment(home, machines=machines, slots=slots) as deployment, ExitStack() as arriving:
+            saved = [arriving.enter_context(Pipeline(deployment, f"pipeline-{number}")) for number in range(pipelines)]
+            for pipeline in saved:
+                pipeline.submit()
             running = Streams(deployment, streams)
             running.submit()
-            until("the streams", lambda: running.progressed(2), 300)
+            until("the streams", lambda: running.progressed(2) and all(min(each.batches()) >= 1 for each in saved), 300)
             begun = time.monotonic()
             with Submissions(deployment, every_s=1.0, most=batches) as submissions:
                 for number, fault in enumerate(schedule(seed, faults, kinds(permitted)), start=1):
@@ -62,7 +67,8 @@ def hunt(
                     report(f"{number:3} {fault}{_inflict_and_check(deployment, fault, random, outcome)}")
             deployment.restore()
             running.end()
-            jobs = [*submissions.acknowledged, *running.ids]
+            outcome.problems += [problem for pipeline in saved for problem in pipeline.finish()]
+            jobs = [*submissions.acknowledged, *running.ids, *(pipeline.id for pipeline in saved)]
             outcome.acknowledged = len(jobs)
             report(f"waiting for the end of {len(jobs)} jobs")
             until("all ends", lambda: _all_ended(deployment, jobs), 600, pause_s=0.5)

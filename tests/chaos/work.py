@@ -19,6 +19,7 @@ import pyarrow.parquet
 from tests.chaos.deployment import Deployment
 
 ROWS: Final = 200
+ENDED: Final = ("FINISHED", "FAILED", "CANCELED")
 RETRIED: Final = {
     "restart-strategy.type": "fixed-delay",
     "restart-strategy.fixed-delay.attempts": "1000",
@@ -65,7 +66,7 @@ class Streams:
 
     def progressed(self, batches: int) -> bool:
         """Whether each of them has written so many batches."""
-        return all(len(_batches(out)) >= batches for out in self._out)
+        return all(len(sink_batches(out)) >= batches for out in self._out)
 
     def end(self) -> None:
         """Let the scripts end by themselves."""
@@ -138,7 +139,7 @@ def submit(deployment: Deployment, spec: dict[str, Any], key: str, files: dict[s
 
 def stream_problems(out: Path) -> list[str]:
     """Say what is wrong with the rows of one stream: a number that is missing, or there twice."""
-    batches = _batches(out)
+    batches = sink_batches(out)
     missing = sorted(set(range(len(batches))) - set(batches))
     values: list[int] = []
     for files in batches.values():
@@ -162,7 +163,7 @@ def _batch(number: int, out: Path) -> dict[str, Any]:
     }
 
 
-def _batches(out: Path) -> dict[int, list[Path]]:
+def sink_batches(out: Path) -> dict[int, list[Path]]:
     """Return the files that the sink's own log names, by batch; a compacted log holds those before it as well.
 
     Spark removes the logs before a compacted one after ten minutes: their batches are there, and their files counted

@@ -1,0 +1,217 @@
+"""Kills under a streaming job, of each kind in turn, at random moments: no row may be lost or doubled.
+
+`python -m tests.chaos.kills --kills 100 --seed 7`; the seed is printed first, and repeats the same moments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from enum import Enum
+from pathlib import Path
+from random import Random
+from threading import Event
+from typing import Any, Final
+
+import psutil
+from tests.chaos.deployment import Deployment, Member, embedded_deployment
+from tests.chaos.pipelines import LIMIT_S, Pipeline
+from tests.cluster.processes import until
+
+#: Leases that are short, but long enough for a machine on which everything runs at once.
+SETTINGS: Final = {
+    "heartbeat.interval": "1 s",
+    "heartbeat.timeout": "12 s",
+    "high-availability.embedded.silence-timeout": "4 s",
+    "high-availability.recovery-time": "4 s",
+}
+
+
+class Kill(Enum):
+    """What is killed, or frozen until its work runs elsewhere."""
+
+    RUNNER = "SIGKILL runner"
+    ENGINE = "SIGKILL engine"
+    TASKMANAGER = "SIGKILL TaskManager"
+    JOBMANAGER = "SIGKILL JobManager"
+    FROZEN_TASKMANAGER = "SIGSTOP TaskManager"
+    FROZEN_MACHINE = "SIGSTOP TaskManager with its engine, its runners and its watchdog"
+
+
+class StreamingKills:
+    """One cluster with one streaming job, and what is done to them."""
+
+    def __init__(
+        self, deployment: Deployment, pipeline: Pipeline, random: Random, report: Callable[[str], None]
+    ) -> None:
+        self._deployment: Final = deployment
+        self._pipeline: Final = pipeline
+        self._random: Final = random
+        self._report: Final = report
+
+    def inflict(self, number: int, kill: Kill) -> None:
+        """Wait for some batches, then kill; return when the job has restarted where it had to."""
+        self._await_batches(self._random.randint(1, 3))
+        Event().wait(self._random.uniform(0.0, 0.6))  # any moment of a batch
+        before, begun = self._attempts(), time.monotonic()
+        if kill is Kill.JOBMANAGER:
+            self._kill_leader()
+        else:
+            self._hit(kill)
+            until(f"a restart after {kill.value}", lambda: self._attempts() > before, LIMIT_S)
+        self._report(f"{number:3} {kill.value}: {self._pipeline.batches()} after {time.monotonic() - begun:.1f} s")
+
+    def _await_batches(self, count: int) -> None:
+        files, upserted = self._pipeline.batches()
+
+        def passed() -> bool:
+            now = self._pipeline.batches()
+            return now[0] >= files + count and now[1] >= upserted + count
+
+        until(f"{count} batches of each query", passed, LIMIT_S)
+
+    def _regions(self) -> list[dict[str, Any]]:
+        return self._deployment.get(f"/jobs/{self._pipeline.id}/attempts").json().get("regions", [])
+
+    def _attempts(self) -> int:
+        """Return how many attempts there were."""
+        return sum(len(region["attempts"]) + region.get("omitted", 0) for region in self._regions())
+
+    def _busy(self) -> list[Member]:
+        """Return the TaskManagers that run the two queries now, each once for each query; none if one does not run."""
+        members = {member.name.rpartition("-")[2]: member for member in self._deployment.taskmanagers}
+        running = [
+            region["attempts"][-1]["taskmanager-id"]
+            for region in self._regions()
+            if region["attempts"] and region["attempts"][-1]["state"] == "RUNNING"
+        ]
+        found = [members[name.rpartition("-")[2]] for name in running]
+        return found if len(found) == 2 else []
+
+    def _hit(self, kill: Kill) -> None:
+        if kill in (Kill.FROZEN_TASKMANAGER, Kill.FROZEN_MACHINE):  # another one has to take its work
+            until("all slots", lambda: self._deployment.serves(self._deployment.slots), LIMIT_S)
+        busy = until("two running attempts", self._busy, LIMIT_S)
+        victim = self._random.choice(busy)
+        match kill:
+            case Kill.RUNNER:
+                _kill_one(lambda: self._random.choice(_runners(victim)[: busy.count(victim)]))
+            case Kill.ENGINE:
+                _kill_one(lambda: _children(victim, "org.apache.spark.deploy.SparkSubmit")[0])
+            case Kill.TASKMANAGER:
+                victim.kill()
+                victim.start()
+            case Kill.FROZEN_TASKMANAGER | Kill.FROZEN_MACHINE:
+                self._freeze(victim, whole=kill is Kill.FROZEN_MACHINE)
+            case Kill.JOBMANAGER:
+                self._kill_leader()
+
+    def _freeze(self, victim: Member, *, whole: bool) -> None:
+        """Freeze a TaskManager until all of the job runs elsewhere; then it continues where it was."""
+        assert victim.process is not None
+        process = psutil.Process(victim.process.pid)
+        family = [process, *(process.children(recursive=True) if whole else [])]
+        _signal(family, signal.SIGSTOP)
+        try:
+            until(
+                "the work of the frozen TaskManager elsewhere",
+                lambda: victim not in (self._busy() or [victim]),
+                LIMIT_S,
+            )
+            self._await_batches(1)
+        finally:
+            _signal(reversed(family) if self._random.random() < 0.5 else family, signal.SIGCONT)
+        victim.restore()
+
+    def _kill_leader(self) -> None:
+        leader, epoch = until("a leader", self._deployment.leader, LIMIT_S)
+        leader.kill()
+        until("the next leader", lambda: self._deployment.listing(epoch, besides=leader) is not None, LIMIT_S)
+        leader.restore()
+        until("a standby", lambda: self._deployment.answering() == len(self._deployment.jobmanagers), LIMIT_S)
+
+
+def kill_under_load(home: Path, *, seed: int, kills: int, report: Callable[[str], None]) -> list[str]:
+    """Run a streaming job, kill what it needs, and return what is wrong with its rows."""
+    random = Random(f"kills-{seed}")
+    deployment = embedded_deployment(home, 2, taskmanagers=2, settings=SETTINGS)
+    with ExitStack() as leaving:
+        leaving.callback(deployment.close)
+        for member in deployment.members:
+            leaving.callback(member.end)
+            member.start()
+        until("a leader", deployment.leader, LIMIT_S)
+        until("all slots", lambda: deployment.serves(deployment.slots), LIMIT_S)
+        pipeline = leaving.enter_context(Pipeline(deployment, "pipeline"))
+        pipeline.submit()
+        cluster = StreamingKills(deployment, pipeline, random, report)
+        for number in range(kills):
+            cluster.inflict(number + 1, [*Kill][number % len(Kill)])
+        return pipeline.finish()
+
+
+def _children(member: Member, text: str) -> list[psutil.Process]:
+    """Return the descendants of a member with a text in their command, the oldest first."""
+    found: list[psutil.Process] = []
+    assert member.process is not None
+    for child in psutil.Process(member.process.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if text in " ".join(child.cmdline()):
+                found.append(child)
+    return sorted(found, key=lambda child: child.create_time())
+
+
+def _runners(member: Member) -> list[psutil.Process]:
+    """Return the runners of a TaskManager, the oldest first: those have tasks."""
+    templates = _children(member, "flintlock.spark.runner.template")
+    runners = [child for template in templates for child in template.children()]
+    return sorted(runners, key=lambda runner: runner.create_time())
+
+
+def _kill_one(find: Callable[[], psutil.Process]) -> None:
+    """SIGKILL a process; those that are looked at may end meanwhile."""
+
+    def killed() -> bool:
+        try:
+            find().kill()
+        except (psutil.NoSuchProcess, IndexError):
+            return False
+        return True
+
+    until("a process to kill", killed)
+
+
+def _signal(processes: Any, number: signal.Signals) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
+
+
+def main() -> int:
+    """Kill; the exit code is 1 if a row was lost or doubled."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.kills", description=__doc__)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(100_000))
+    chosen = parser.parse_args()
+    _print(f"seed {chosen.seed}: {chosen.kills} kills under a streaming job")
+    scratch = Path(tempfile.mkdtemp(prefix="flintlock-kills-"))
+    problems = kill_under_load(scratch / "kills", seed=chosen.seed, kills=chosen.kills, report=_print)
+    for problem in problems:
+        _print(f"BROKEN: {problem}")
+    _print(f"the processes' logs are in {scratch}" if problems else "every row is there once")
+    return 1 if problems else 0
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
