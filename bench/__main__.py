@@ -26,6 +26,7 @@ from bench import (
     scheduling,
     spark,
     streaming,
+    yarn,
 )
 from bench.figures import Figure
 
@@ -43,6 +44,9 @@ MEASURES: Final[dict[str, Callable[[], Iterator[Figure]]]] = {
     "durable-publication": durability.durable_publication,
     "hundred-jobs": spark.hundred_jobs,
     "twenty-jobs": spark.twenty_jobs,
+    "yarn-session": yarn.yarn_session,
+    "yarn-application": yarn.yarn_application,
+    "yarn-master-killed": yarn.yarn_master_killed,
     "taskmanager-killed": failover.task_manager_killed,
     "leader-change": leader_change.leader_change,
     "embedded-leader-change": leader_change.embedded_change,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import signal
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,22 @@ steps:
   sums: {sql: "SELECT k, count(*) AS n FROM numbers GROUP BY k", inputs: [numbers]}
   rows: {result: {}, inputs: [sums]}
 """
+LIMIT_S = 300.0  # of each wait: containers start slowly on a busy machine
 LONG = "SELECT count(*) AS n FROM range(1000000000000000) WHERE sqrt(id) < 0"
+
+
+ON_EXECUTORS = """\
+import os, sys
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
+
+spark = SparkSession.builder.getOrCreate()
+place = udf(lambda number: os.getcwd(), "string")
+spark.range(1000).withColumn("place", place("id")).write.parquet(sys.argv[1])
+rows = spark.read.parquet(sys.argv[1])
+print("rows:", rows.count())
+print("python:", rows.select("place").distinct().collect()[0][0])
+"""
 
 
 class Session:
@@ -49,13 +65,15 @@ class Session:
 
     def run(self, *arguments: str | Path) -> Any:
         """Run a command that prints JSON; return that."""
-        done = flintlock(*arguments, "--json", cwd=self.place, timeout_s=300)
+        first, *others = arguments
+        ordered = (first, "--json", *others) if first == "run" else (*arguments, "--json")
+        done = flintlock(*ordered, cwd=self.place, timeout_s=LIMIT_S)
         assert done.returncode == 0, f"{done.stderr}\n{self.yarn.logs()}"
         return json.loads(done.stdout)
 
     def task_managers(self) -> list[psutil.Process]:
         """The TaskManagers in containers."""
-        return self.yarn.containers("taskmanager")
+        return self.yarn.containers("taskmanager", self.id)
 
 
 @pytest.fixture(scope="module")
@@ -74,34 +92,63 @@ def test_a_cluster_for_one_job_ends_with_it_and_with_its_status(
     monkeypatch.setenv("HADOOP_CONF_DIR", str(yarn.conf_dir))
     (tmp_path / "job.yaml").write_text(JOB)
     settings = ("-D", f"yarn.staging-directory={yarn.staging}", "-D", "yarn.application.queue=default")
-    done = flintlock("run", "-t", "yarn-per-job", *settings, "job.yaml", "--json", cwd=tmp_path, timeout_s=300)
+    done = flintlock("run", "-t", "yarn-per-job", *settings, "job.yaml", "--json", cwd=tmp_path, timeout_s=LIMIT_S)
     assert done.returncode == 0, f"{done.stderr}\n{yarn.logs()}"
     end = json.loads(done.stdout)
     (application,) = yarn.applications()
-    until("the end of the application", lambda: yarn.application(application["id"])["state"] == "FINISHED", 60)
+    until("the end of the application", lambda: yarn.application(application["id"])["state"] == "FINISHED", LIMIT_S)
     application = yarn.application(application["id"])
 
     assert sorted(end["results"]["rows"]["rows"]) == [[0, 1000], [1, 1000], [2, 1000]]
     assert (application["name"], application["finalStatus"]) == ("small", "SUCCEEDED")
     assert application["diagnostics"] == f"job 'small' ({end['jobid']}): SUCCEEDED"
-    until("the end of all containers", lambda: not yarn.containers(), 60)
-    until("the removal of its files", lambda: list((yarn.staging / ".flintlock").iterdir()) == [], 60)
+    until("the end of all containers", lambda: not yarn.containers(), LIMIT_S)
+    until("the removal of its files", lambda: list((yarn.staging / ".flintlock").iterdir()) == [], LIMIT_S)
+
+
+def test_executors_in_containers_do_the_work_of_an_engine_and_end_with_it(
+    yarn: RunningYarn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`spark.master: yarn`: the driver is the engine of a TaskManager on this machine, here of an embedded cluster."""
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(yarn.conf_dir))
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    (tmp_path / "udf.py").write_text(ON_EXECUTORS)
+    settings = {"spark.master": "yarn", "spark.executor.memory": "512m", "spark.yarn.am.memory": "256m"}
+    settings["taskmanager.numberOfTaskSlots"] = "1"
+    settings["execution.work-dir"] = str(tmp_path / "work")
+    defines = [text for key, value in settings.items() for text in ("-D", f"{key}={value}")]
+    done = flintlock("run", "--local", *defines, "udf.py", str(tmp_path / "out"), cwd=tmp_path, timeout_s=LIMIT_S)
+    assert done.returncode == 0, f"{done.stderr}\n{yarn.logs()}"
+    (application,) = [each for each in yarn.applications() if each["applicationType"] == "SPARK"]
+
+    assert "rows: 1000" in done.stdout
+    (place,) = {line for line in done.stdout.splitlines() if line.startswith("python: ")}
+    assert f"/{application['id']}/container_" in place, "the function has run in a container"
+    until("its end", lambda: yarn.application(application["id"])["state"] == "FINISHED", LIMIT_S)
+    until("the end of its executors", lambda: not yarn.executors(application["id"]), LIMIT_S)
 
 
 @pytest.fixture(scope="module")
 def session(yarn: RunningYarn, zookeeper: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     place = tmp_path_factory.mktemp("place")
+    (place / "provided").mkdir()
+    (place / "provided" / "provided.txt").touch()
+    with zipfile.ZipFile(place / "shipped.zip", "w") as archive:
+        archive.writestr("inside.txt", "")
     (place / "flintlock.yaml").write_text(
         f"""\
 yarn.staging-directory: {yarn.staging}
 yarn.application.name: of the tests
 yarn.tags: tests, flintlock
 yarn.heartbeat.interval: 1 s
-taskmanager.numberOfTaskSlots: 1
+yarn.ship-archives: {place / "shipped.zip"}
+yarn.provided.lib.dirs: {place / "provided"}
+taskmanager.numberOfTaskSlots: 2
 high-availability.type: zookeeper
 high-availability.zookeeper.quorum: {zookeeper.quorum}
 high-availability.zookeeper.client.session-timeout: 4 s
 high-availability.storageDir: {place / "storage"}
+state.savepoints.dir: {place / "savepoints"}
 """
     )
     (place / "job.yaml").write_text(JOB)
@@ -109,7 +156,7 @@ high-availability.storageDir: {place / "storage"}
         patch.setenv("HADOOP_CONF_DIR", str(yarn.conf_dir))
         patch.chdir(place)
         patch.setenv("XDG_STATE_HOME", str(place / "state"))
-        started = flintlock("session", "start", "-t", "yarn", "--json", cwd=place, timeout_s=300)
+        started = flintlock("session", "start", "-t", "yarn", "--json", cwd=place, timeout_s=LIMIT_S)
         assert started.returncode == 0, f"{started.stderr}\n{yarn.logs()}"
         yield Session(yarn, place, json.loads(started.stdout)["application-id"])
 
@@ -128,56 +175,253 @@ def test_a_job_runs_in_a_container_of_a_session_on_yarn(session: Session) -> Non
     assert set(application["applicationTags"].split(",")) == {"tests", "flintlock"}
     assert application["runningContainers"] == 2
     assert overview["overview"]["taskmanagers"] == 1
+    (worker,) = session.task_managers()
+    for name in ("shipped.zip/inside.txt", "provided.txt"):
+        assert (Path(worker.cwd()) / name).is_file()
     with fl.connect(session.address) as client:
         assert [line.id.startswith("container_") for line in client.task_managers()] == [True]
 
 
-def test_a_killed_application_master_is_replaced_and_its_containers_and_tasks_go_on(session: Session) -> None:
-    """The next attempt takes the container over: the same process, the same attempt of the task."""
-    job = fl.Job("long")
+def test_a_killed_application_master_is_replaced_and_batch_and_streaming_tasks_go_on(session: Session) -> None:
+    """The next attempt takes the container over: the same process, the same attempts, each row of the stream once."""
+    long = fl.Job("long")
+    long.result("rows", long.sql("slow", LONG))
+    stream = fl.Job("stream")
+    numbers = stream.source("numbers", format="rate", options={"rowsPerSecond": "20"}, stream=True)
+    out = session.place / "numbers"
+    stream.sink("files", numbers, format="json", path=str(out), uid="files-v1", trigger={"processingTime": "1 second"})
+    with fl.connect(session.address) as client:
+        handles = [client.submit(long), client.submit(stream)]
+        for handle in handles:
+            until(f"a task of {handle.name}", lambda handle=handle: _attempts(client, handle)[-1]["activity"], LIMIT_S)
+        until("rows of the stream", lambda: _committed(out), LIMIT_S)
+        workers = [process.pid for process in session.task_managers()]
+        (master,) = session.yarn.containers("yarn_jobmanager", session.id)
+        batches = len(_batches(out))
+        master.send_signal(signal.SIGKILL)
+        until("another attempt", lambda: _attempt(session) == 2, LIMIT_S)
+        for handle in handles:
+            until(
+                f"{handle.name} again",
+                lambda handle=handle: client.http.call("GET", f"/jobs/{handle.id}").json()["state"] == "RUNNING",
+                LIMIT_S,
+            )
+            assert [(each["attempt"], each["state"]) for each in _attempts(client, handle)] == [(0, "RUNNING")]
+        assert [process.pid for process in session.task_managers()] == workers
+        assert client.overview().taskmanagers == 1
+        until("batches after the restart", lambda: len(_batches(out)) > batches + 1, LIMIT_S)
+        handles[0].cancel()
+        handles[1].stop()
+        for handle in handles:
+            until(f"the end of {handle.name}", lambda handle=handle: handle.ended_within(1.0), LIMIT_S)
+    values = sorted(row["value"] for row in _committed(out))
+    assert values == list(range(len(values))), "each row once"
+
+
+def _attempts(client: fl.Client, handle: fl.JobHandle) -> list[dict[str, Any]]:
+    """Return the attempts of a job's first region."""
+    return client.http.call("GET", f"/jobs/{handle.id}/attempts").json()["regions"][0]["attempts"]
+
+
+def _batches(out: Path) -> list[Path]:
+    """Return the log of Spark's file sink: a file for each batch that is committed."""
+    return [path for path in (out / "_spark_metadata").glob("*") if path.name.isdecimal() or path.suffix == ".compact"]
+
+
+def _committed(out: Path) -> list[dict[str, Any]]:
+    """Return the rows of all committed batches."""
+    entries = {line for batch in _batches(out) for line in batch.read_text().splitlines()[1:]}
+    files = {json.loads(entry)["path"].removeprefix("file:").replace("//", "") for entry in entries}
+    return [json.loads(line) for file in files for line in Path(file).read_text().splitlines()]
+
+
+def test_a_killed_container_is_noticed_and_replaced_also_by_a_resource_manager_that_was_restarted(
+    session: Session,
+) -> None:
+    """While the ResourceManager is away, and when it is back, tasks run on as they are."""
+    job = fl.Job("endless")
     job.result("rows", job.sql("slow", LONG))
     with fl.connect(session.address) as client:
-        handle = client.submit(job)
-        attempts = f"/jobs/{handle.id}/attempts"
-        until(
-            "a running task", lambda: client.http.call("GET", attempts).json()["regions"][0]["attempts"][-1]["activity"]
-        )
-        before = [process.pid for process in session.task_managers()]
-        (master,) = session.yarn.containers("yarn_jobmanager")
-        master.send_signal(signal.SIGKILL)
-        until("another attempt", lambda: _attempt(session) == 2, 120)
-        until(
-            "the running job", lambda: client.http.call("GET", f"/jobs/{handle.id}").json()["state"] == "RUNNING", 120
-        )
-        regions = client.http.call("GET", attempts).json()["regions"]
+        handle = client.submit(job, config={"restart-strategy.type": "fixed-delay"})
+        until("a running task", lambda: _attempts(client, handle)[-1]["activity"], LIMIT_S)
+        (worker,) = session.task_managers()
 
-        assert [(each["attempt"], each["state"]) for each in regions[0]["attempts"]] == [(0, "RUNNING")]
-        assert [process.pid for process in session.task_managers()] == before
-        assert client.overview().taskmanagers == 1
+        session.yarn.restart_resource_manager()
+        until("the application", lambda: session.yarn.application(session.id).get("state") == "RUNNING", LIMIT_S)
+        assert [process.pid for process in session.task_managers()] == [worker.pid]
+        assert [(each["attempt"], each["state"]) for each in _attempts(client, handle)] == [(0, "RUNNING")]
+
+        worker.send_signal(signal.SIGKILL)
+        until("the next attempt", lambda: len(_attempts(client, handle)) == 2, LIMIT_S)
+        until("a running task", lambda: _attempts(client, handle)[-1]["activity"], LIMIT_S)
+        lost = _attempts(client, handle)[0]
+        assert lost["failure"]["kind"] == "TaskManager lost"
+        assert "heartbeat" not in lost["failure"]["message"], "noticed before its heartbeats were missed"
+        assert [process.pid for process in session.task_managers()] != [worker.pid]
         handle.cancel()
-        until("its end", lambda: handle.ended_within(1.0), 60)
+        until("its end", lambda: handle.ended_within(1.0), LIMIT_S)
+
+
+PROGRAM = """\
+import json, sys, time
+from pathlib import Path
+import flintlock as fl
+
+place = Path(sys.argv[1])
+
+
+def numbered(number):
+    job = fl.Job(f"numbered-{number}")
+    job.result("rows", job.sql("one", f"SELECT {number} AS x"))
+    return job
+
+
+first = fl.run(numbered(1), quiet=True)
+with fl.connect() as client:
+    second = client.submit(numbered(2)).wait()
+    with (place / "runs").open("a") as file:
+        file.write(json.dumps([first.id, second.id]) + "\\n")
+    while not (place / "go").exists():
+        time.sleep(0.1)
+    third = client.submit(numbered(3))
+print("third:", third.id)
+"""
+
+
+def test_a_program_runs_on_its_own_cluster_over_the_death_of_its_application_master_and_of_itself(
+    session: Session,
+) -> None:
+    """It goes on while its ApplicationMaster is replaced; when it is lost itself, it runs again and finds its jobs."""
+    place, yarn = session.place, session.yarn
+    (place / "nightly.py").write_text(PROGRAM)
+    started = session.run(
+        "run", "-t", "yarn-application", "-d", "-D", "restart-strategy.type=fixed-delay", "nightly.py", str(place)
+    )
+    application_id = started["cluster"].removeprefix("yarn://")
+    runs = place / "runs"
+
+    def lines() -> list[str]:
+        return runs.read_text().splitlines() if runs.exists() else []
+
+    until("the first run of the program", lines, LIMIT_S)
+    (master,) = yarn.containers("yarn_jobmanager", application_id)
+    workers = yarn.containers("taskmanager", application_id)
+    master.send_signal(signal.SIGKILL)
+    until("another attempt", lambda: _attempt(session, application_id) == 2, LIMIT_S)
+    jobs = session.run("list", "-m", started["cluster"])["jobs"]
+    assert [job["state"] for job in jobs if job["jid"] == started["jobid"]] == ["RUNNING"]
+    assert [process.pid for process in yarn.containers("taskmanager", application_id)] == [each.pid for each in workers]
+    assert len(lines()) == 1, "the program has run on"
+
+    for process in workers:
+        process.send_signal(signal.SIGKILL)
+    until("the second run of the program", lambda: len(lines()) == 2, LIMIT_S)
+    (place / "go").touch()
+    until("the end of the application", lambda: yarn.application(application_id)["state"] == "FINISHED", LIMIT_S)
+
+    first, second = lines()
+    assert first == second, "the same jobs"
+    ended = yarn.application(application_id)
+    assert (ended["name"], ended["finalStatus"]) == ("nightly", "SUCCEEDED")
+    assert ended["diagnostics"] == f"program 'nightly' ({started['jobid']}): SUCCEEDED"
+    until("the end of its containers", lambda: not yarn.containers("", application_id), LIMIT_S)
+
+
+def test_yarn_and_the_user_read_which_line_of_a_program_has_failed(session: Session) -> None:
+    """Attached: the command exits with 1, and the application has FAILED."""
+    (session.place / "broken.py").write_text("import flintlock as fl\n\nprint('begun')\nrow = {}['x']\n")
+    done = flintlock("run", "-t", "yarn-application", "broken.py", cwd=session.place, timeout_s=LIMIT_S)
+    assert done.returncode == 1, f"{done.stderr}\n{session.yarn.logs()}"
+    assert "begun" in done.stdout
+    assert 'File "broken.py", line 4' in done.stderr
+    (application,) = [each for each in session.yarn.applications() if each["name"] == "broken"]
+    until("its end", lambda: session.yarn.application(application["id"])["state"] == "FINISHED", LIMIT_S)
+    application = session.yarn.application(application["id"])
+    assert application["finalStatus"] == "FAILED"
+    assert "KeyError: 'x'" in application["diagnostics"]
+    assert 'File "broken.py", line 4' in application["diagnostics"]
+
+    def aggregated() -> bool:
+        logs = session.yarn.aggregated_logs.glob(f"**/{application['id']}/*")
+        return any(b"begun\n" in path.read_bytes() for path in logs if path.is_file())
+
+    until("what the program has printed in YARN's logs", aggregated, LIMIT_S)
+
+
+def test_a_cancelled_program_ends_its_application_as_killed(session: Session) -> None:
+    """Its jobs are cancelled with it."""
+    (session.place / "waiting.py").write_text(
+        "import flintlock as fl\n\njob = fl.Job('endless')\n"
+        f"job.result('rows', job.sql('slow', {LONG!r}))\nfl.run(job, quiet=True)\n"
+    )
+    started = session.run("run", "-t", "yarn-application", "-d", "waiting.py")
+    with fl.connect(started["cluster"]) as client:
+        until(
+            "its job", lambda: any(job.name == "endless" and job.state == "RUNNING" for job in client.jobs()), LIMIT_S
+        )
+    cancelled = flintlock("cancel", started["jobid"], "-m", started["cluster"], cwd=session.place, timeout_s=LIMIT_S)
+    assert cancelled.returncode == 0, cancelled.stderr
+    application_id = started["cluster"].removeprefix("yarn://")
+    until("its end", lambda: session.yarn.application(application_id)["state"] == "FINISHED", LIMIT_S)
+    assert session.yarn.application(application_id)["finalStatus"] == "KILLED"
 
 
 def test_a_session_that_is_stopped_has_succeeded_for_yarn_and_leaves_nothing_behind(session: Session) -> None:
-    processes = session.yarn.containers()
-    assert len(processes) >= 2
+    assert len(session.yarn.containers()) >= 2
 
     ended = session.run("session", "stop", "-t", "yarn")
 
     assert (ended["state"], ended["final-status"]) == ("FINISHED", "SUCCEEDED")
     assert "SUCCEEDED" in session.yarn.application(session.id)["diagnostics"]
-    until("the end of all containers", lambda: not session.yarn.containers(), 60)
-    until("the removal of its files", lambda: list((session.yarn.staging / ".flintlock").iterdir()) == [], 60)
+    until("the end of all containers", lambda: not session.yarn.containers(), LIMIT_S)
+    until("the removal of its files", lambda: list((session.yarn.staging / ".flintlock").iterdir()) == [], LIMIT_S)
     gone = flintlock("list", "-m", session.address, cwd=session.place)
     assert gone.returncode == 3
     assert f"{session.id} has ended on YARN, SUCCEEDED" in gone.stderr
 
 
-def _attempt(session: Session) -> int:
-    """Return which attempt of the ApplicationMaster is registered."""
-    running = session.yarn.containers("yarn_jobmanager")
+def test_a_task_on_a_node_that_yarn_has_lost_runs_on_and_its_task_manager_ends_with_the_cluster(
+    session: Session, tmp_path: Path
+) -> None:
+    """The last test: the session has ended. JobManager and TaskManager do not fit on one node together."""
+    yarn = session.yarn
+    yarn.start_node("second")
+    settings = {
+        "yarn.staging-directory": yarn.staging,
+        "yarn.heartbeat.interval": "1 s",
+        "taskmanager.memory.process.size": "7800m",
+        "taskmanager.registration.timeout": "20 s",
+    }
+    defines = [text for key, value in settings.items() for text in ("-D", f"{key}={value}")]
+    started = flintlock("session", "start", "-t", "yarn", "--json", *defines, cwd=tmp_path, timeout_s=LIMIT_S)
+    assert started.returncode == 0, f"{started.stderr}\n{yarn.logs()}"
+    application_id = json.loads(started.stdout)["application-id"]
+    job = fl.Job("endless")
+    job.result("rows", job.sql("slow", LONG))
+    with fl.connect(f"yarn://{application_id}", state_dir=tmp_path / "state" / "flintlock" / "default") as client:
+        handle = client.submit(job)
+        until("a running task", lambda: _attempts(client, handle)[-1]["activity"], LIMIT_S)
+        (worker,) = yarn.containers("taskmanager", application_id)
+        (master,) = yarn.containers("yarn_jobmanager", application_id)
+        assert yarn.node_of(worker) != yarn.node_of(master)
+
+        yarn.lose_node(yarn.node_of(worker))
+        until("the loss", lambda: "yarn-container-written-off" in yarn.logs(1 << 20), LIMIT_S)
+        assert worker.is_running()
+        assert [(each["attempt"], each["state"]) for each in _attempts(client, handle)] == [(0, "RUNNING")]
+        assert client.overview().taskmanagers == 1
+
+    stopped = flintlock("session", "stop", "-t", "yarn", application_id, *defines, cwd=tmp_path, timeout_s=LIMIT_S)
+    assert stopped.returncode == 0, stopped.stderr
+    until("the end of its TaskManager", lambda: not yarn.containers("", application_id), LIMIT_S)
+
+
+def _attempt(session: Session, application_id: str = "") -> int:
+    """Return which attempt of an ApplicationMaster is registered; of the session, unless another one is named."""
+    application_id = application_id or session.id
+    running = session.yarn.containers("yarn_jobmanager", application_id)
     number = next(
         (part for process in running for part in process.cwd().split("/") if part.startswith("container_")), ""
     )
-    registered = session.yarn.application(session.id).get("state") == "RUNNING"
+    registered = session.yarn.application(application_id).get("state") == "RUNNING"
     return int(number.split("_")[-2]) if number and registered else 0

@@ -53,23 +53,62 @@ class RunningYarn:
         self.home: Final = home
         self.conf_dir: Final = home / "conf"
         self.staging: Final = home / "staging"
+        self.aggregated_logs: Final = home / "applogs"
         self._jars: Final = install_hadoop()
         self._servers: Final[dict[str, subprocess.Popen[bytes]]] = {}
         ports = dict(zip(_PORTS, _free_ports(len(_PORTS)), strict=True))
         self._web: Final = f"http://127.0.0.1:{ports['webapp.address']}/ws/v1/cluster"
-        self.conf_dir.mkdir(parents=True)
-        (home / "tmp").mkdir()
-        self._configure(ports)
+        self._ports: Final = ports
+        (home / "tmp").mkdir(parents=True)
+        self._configure(self.conf_dir)
 
     def start(self) -> None:
         """Start both; return when the node is registered."""
-        self._start("resourcemanager", "resourcemanager.ResourceManager")
-        self._start("nodemanager", "nodemanager.NodeManager")
+        self._start("resourcemanager", "resourcemanager.ResourceManager", self.conf_dir)
+        self._start("nodemanager", "nodemanager.NodeManager", self.conf_dir)
+        self._await_nodes("activeNodes", 1)
+
+    def start_node(self, name: str) -> None:
+        """Start one more NodeManager; return when it is registered."""
+        local = {f"yarn.nodemanager.{kind}-dirs": self.home / name / kind for kind in ("local", "log")}
+        self._configure(self.home / name, local)
+        active = self.nodes("activeNodes")
+        self._start(name, "nodemanager.NodeManager", self.home / name)
+        self._await_nodes("activeNodes", active + 1)
+
+    def lose_node(self, name: str) -> None:
+        """Kill a NodeManager; its containers run on. Return when YARN counts the node as lost."""
+        lost = self.nodes("lostNodes")
+        self._kill(name)
+        self._await_nodes("lostNodes", lost + 1)
+
+    def restart_resource_manager(self) -> None:
+        """Kill the ResourceManager, and start it again; return when the nodes have registered with the new one."""
+        active = self.nodes("activeNodes")
+        self._kill("resourcemanager")
+        self._start("resourcemanager", "resourcemanager.ResourceManager", self.conf_dir)
+        self._await_nodes("activeNodes", active)
+
+    def node_of(self, container: psutil.Process) -> str:
+        """Return the name of the NodeManager that has started a process."""
+        names = [name for name in self._servers if container.cwd().startswith(f"{self.home / name}/")]
+        return names[0] if names else "nodemanager"
+
+    def nodes(self, kind: str) -> int:
+        """Return a count of nodes, as YARN's metrics name it."""
+        return int(self._get("metrics").get("clusterMetrics", {}).get(kind, -1))
+
+    def _await_nodes(self, kind: str, count: int) -> None:
         try:
-            until("a node", lambda: self._get("metrics").get("clusterMetrics", {}).get("activeNodes") == 1, 120)
+            until(f"{kind}: {count}", lambda: self.nodes(kind) == count, 300)
         except TimeoutError as error:
             logs = "\n".join(path.read_text()[-2000:] for path in self.home.glob("*.log"))
             raise TimeoutError(f"{error}\n{logs}") from None
+
+    def _kill(self, name: str) -> None:
+        server = self._servers.pop(name)
+        server.kill()
+        server.wait()
 
     def stop(self) -> None:
         """End all applications, then the servers."""
@@ -91,20 +130,35 @@ class RunningYarn:
         """Return one of them."""
         return dict(self._get(f"apps/{application_id}").get("app", {}))
 
-    def containers(self, module: str = "") -> list[psutil.Process]:
+    def rest_of(self, application_id: str) -> str:
+        """Return where the JobManager of an application listens, as it has registered; empty until then."""
+        address = self.application(application_id).get("amRPCAddress") or ""
+        return f"http://{address}" if address.rpartition(":")[2].isdecimal() else ""
+
+    def containers(self, module: str = "", application_id: str = "") -> list[psutil.Process]:
         """Return the processes of Flintlock in containers; `module`: those that run this one."""
         found: list[psutil.Process] = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 command = " ".join(process.cmdline())
-                inside = f"{self.home}/" in command and "--state-dir" in command and "/state" in command
+                inside = f"{self.home}/" in command and "--state-dir" in command and f"/{application_id}" in command
                 if inside and "/bin/bash" not in command and f"-m flintlock.entrypoints.{module}" in command:
                     found.append(process)
         return found
 
-    def logs(self) -> str:
-        """Return the end of what the containers have logged, for messages."""
-        return "\n".join(f"--- {path}\n{path.read_text()[-3000:]}" for path in self.home.glob("userlogs/*/*/stderr"))
+    def executors(self, application_id: str) -> list[psutil.Process]:
+        """Return the processes of Spark in the containers of an application, its Python workers among them."""
+        found: list[psutil.Process] = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if f"/{application_id}/container_" in process.cwd():
+                    found.append(process)
+        return found
+
+    def logs(self, tail: int = 3000) -> str:
+        """Return the end of what the containers have logged."""
+        found = self.home.glob("**/application_*/container_*/stderr")
+        return "\n".join(f"--- {path}\n{path.read_text()[-tail:]}" for path in found)
 
     def _get(self, path: str) -> dict[str, Any]:
         with suppress(httpx.TransportError):
@@ -112,19 +166,20 @@ class RunningYarn:
             return answer.json() if answer.status_code == 200 else {}
         return {}
 
-    def _start(self, name: str, main: str) -> None:
+    def _start(self, name: str, main: str, conf_dir: Path) -> None:
         jars = [str(path) for path in sorted(self._jars.glob("*.jar"))]
         jars += [str(path) for jar in _JARS for path in sorted((spark_home() / "jars").glob(f"{jar}*.jar"))]
         command = [find_java(os.environ).executable, *_FLAGS, f"-Dyarn.log.dir={self.home}",
-                   f"-Djava.io.tmpdir={self.home / 'tmp'}", "-cp", os.pathsep.join((str(self.conf_dir), *jars)),
+                   f"-Djava.io.tmpdir={self.home / 'tmp'}", "-cp", os.pathsep.join((str(conf_dir), *jars)),
                    f"org.apache.hadoop.yarn.server.{main}"]  # fmt: skip
         with (self.home / f"{name}.log").open("ab") as log:
             self._servers[name] = subprocess.Popen(
                 ending_with_this_process(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
-    def _configure(self, ports: Mapping[str, int]) -> None:
-        manager = {f"yarn.resourcemanager.{name}": f"127.0.0.1:{port}" for name, port in ports.items()}
+    def _configure(self, conf_dir: Path, more: Mapping[str, object] | None = None) -> None:
+        conf_dir.mkdir(parents=True)
+        manager = {f"yarn.resourcemanager.{name}": f"127.0.0.1:{port}" for name, port in self._ports.items()}
         nodes = {
             f"yarn.nodemanager.{name}": "127.0.0.1:0" for name in ("address", "localizer.address", "webapp.address")
         }
@@ -142,7 +197,16 @@ class RunningYarn:
                 "yarn.nodemanager.vmem-check-enabled": "false",
                 "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage": 99.9,
                 "yarn.resourcemanager.nodemanagers.heartbeat-interval-ms": 200,
-                "yarn.am.liveness-monitor.expiry-interval-ms": 120_000,
+                "yarn.am.liveness-monitor.expiry-interval-ms": 300_000,
+                "yarn.nm.liveness-monitor.expiry-interval-ms": 30_000,
+                "yarn.resourcemanager.recovery.enabled": "true",
+                "yarn.resourcemanager.store.class": (
+                    "org.apache.hadoop.yarn.server.resourcemanager.recovery.FileSystemRMStateStore"
+                ),
+                "yarn.resourcemanager.fs.state-store.uri": f"file://{self.home}/rmstate",
+                "yarn.log-aggregation-enable": "true",
+                "yarn.nodemanager.remote-app-log-dir": f"file://{self.aggregated_logs}",
+                **(more or {}),
             },
             "capacity-scheduler": {
                 "yarn.scheduler.capacity.root.queues": "default",
@@ -153,8 +217,8 @@ class RunningYarn:
         for name, values in sites.items():
             rows = "".join(f"<property><name>{key}</name><value>{value}</value></property>\n"
                            for key, value in values.items())  # fmt: skip
-            (self.conf_dir / f"{name}.xml").write_text(f"<configuration>\n{rows}</configuration>\n")
-        (self.conf_dir / "log4j2.properties").write_text(_LOGGING)
+            (conf_dir / f"{name}.xml").write_text(f"<configuration>\n{rows}</configuration>\n")
+        (conf_dir / "log4j2.properties").write_text(_LOGGING)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 import time
@@ -63,6 +64,17 @@ class TargetKind(StrEnum):
     APPLICATION = "application"
     YARN_SESSION = "yarn-session"
     YARN_PER_JOB = "yarn-per-job"
+    YARN_APPLICATION = "yarn-application"
+
+
+#: Those that start a cluster for one job, and among them those for a program and the jobs that it submits.
+_OWN_CLUSTER: Final = (
+    TargetKind.PER_JOB,
+    TargetKind.APPLICATION,
+    TargetKind.YARN_PER_JOB,
+    TargetKind.YARN_APPLICATION,
+)
+_PROGRAMS: Final = (TargetKind.APPLICATION, TargetKind.YARN_APPLICATION)
 
 
 def job_options(command: F) -> F:
@@ -132,7 +144,8 @@ class RunCommand(click.Command):
     help="Where the job runs: local (an embedded cluster, for the duration of the job), session (a cluster that runs),"
     " per-job (a cluster of its own in the background, which ends with the job), or application (the same for a program"
     " and the jobs that it submits), yarn-session (the session on YARN that `flintlock session` has started or"
-    " attached last, or that yarn.application.id names), or yarn-per-job (a cluster on YARN for this job).",
+    " attached last, or that yarn.application.id names), yarn-per-job (a cluster on YARN for this job), or"
+    " yarn-application (the same for a program and the jobs that it submits).",
 )
 @click.option("--local", is_flag=True, help="The same as -t local.")
 @click.option("-s", "--from-savepoint", metavar="PATH", help="Begin a streaming job from this savepoint.")
@@ -169,10 +182,10 @@ def run(
     where = _target_kind(kind, urls, local=local)
     if attached and detached:
         raise Refused("-d leaves the job running when this command ends, --attached does not: give one of them")
-    per_job = where in (TargetKind.PER_JOB, TargetKind.APPLICATION, TargetKind.YARN_PER_JOB)
+    per_job = where in _OWN_CLUSTER
     cluster = None if per_job else _find_cluster(where, settings, urls, directory, detached=detached)
     overrides = overrides_of(**given)
-    application = where is TargetKind.APPLICATION
+    application = where in _PROGRAMS
     job = read_target(target, args, connect=not overrides.needs_driver, as_module=as_module, application=application)
     if isinstance(job, ProgramJob) and not quiet and (note := job.note(overrides)) is not None:
         click.echo(note, err=True)
@@ -180,7 +193,8 @@ def run(
     if cluster is not None:
         _warn_of_cluster_options(cluster_defines)
     if application and not isinstance(job, ProgramJob):
-        raise Refused(f"-t application needs a program, file.py or --module, not {target}: use -t per-job")
+        other = (kind or "").replace("application", "per-job")
+        raise Refused(f"-t {kind} needs a program, file.py or --module, not {target}: use -t {other}")
     options = RunOptions(
         overrides=overrides,
         cluster_overrides=cluster_defines,
@@ -224,7 +238,8 @@ def _job_clusters(
     where: TargetKind | None, settings: LoadedConfiguration, directory: Path, defines: tuple[str, ...], *, quiet: bool
 ) -> JobClusters:
     """Return where the cluster of the job's own is started."""
-    if where is TargetKind.YARN_PER_JOB:
+    application = where in _PROGRAMS
+    if where in (TargetKind.YARN_PER_JOB, TargetKind.YARN_APPLICATION):
         from flintlock.client.clusters.yarn_cluster import YarnJobClusters
 
         def notify(text: str) -> None:
@@ -233,10 +248,10 @@ def _job_clusters(
 
         of_job, values = split_defines(defines)[0], settings.configuration.as_dict()
         configuration = Configuration({key: value for key, value in values.items() if key not in of_job})
-        return YarnJobClusters(configuration, directory, notify)
+        return YarnJobClusters(configuration, directory, notify, application=application)
     from flintlock.client.clusters.job_cluster import LocalJobClusters
 
-    return LocalJobClusters(settings, directory, application=where is TargetKind.APPLICATION)
+    return LocalJobClusters(settings, directory, application=application)
 
 
 def _warn_of_cluster_options(defines: Sequence[str]) -> None:
@@ -328,6 +343,7 @@ class TerminalHooks:
         self._quiet: Final = quiet
         self._as_json: Final = as_json
         self._submitted_s = time.monotonic()
+        self._options = ""  # with which other commands reach the cluster; written by `submitted`
 
     @property
     def elapsed_s(self) -> float:
@@ -346,11 +362,14 @@ class TerminalHooks:
         if not self._quiet and (note := driver_note(package)) is not None:
             click.echo(note, err=True)
 
-    def submitted(self, handle: JobHandle) -> None:
-        """Print the job's id: on stdout if that is all that will be printed."""
+    def submitted(self, handle: JobHandle, cluster: str = "") -> None:
+        """Print the job's id: on stdout if that is all that will be printed. `cluster`: where it runs, if not here."""
         self._submitted_s = time.monotonic()
+        self._options = f" {_options_of(cluster)}" if cluster else ""
         if self._detached:
-            _print_detached(handle, self._as_json)
+            _print_detached(handle, cluster, as_json=self._as_json)
+            if cluster and not self._quiet:
+                click.echo(f"follow it with: flintlock logs -f {handle.id}{self._options}", err=True)
         elif not self._quiet:
             click.echo(f"job {handle.id}", err=True)
 
@@ -369,7 +388,9 @@ class TerminalHooks:
         choice = _ask(handle, detachable=detachable) if on_terminal() else None
         decision = default if choice is None else InterruptAction(choice)
         if decision is InterruptAction.DETACH:
-            click.echo(f"job {handle.id} keeps running; cancel it with: flintlock cancel {handle.id}", err=True)
+            click.echo(
+                f"job {handle.id} keeps running; cancel it with: flintlock cancel {handle.id}{self._options}", err=True
+            )
         return decision
 
 
@@ -385,9 +406,15 @@ def _ask(handle: JobHandle, *, detachable: bool) -> str | None:
     return choices[answer]
 
 
-def _print_detached(handle: JobHandle, as_json: bool) -> None:
+def _options_of(cluster: str) -> str:
+    """Return the options with which other commands reach a cluster: by its address, or by its state directory."""
+    return f"-m {cluster}" if "://" in cluster else f"--state-dir {shlex.quote(cluster)}"
+
+
+def _print_detached(handle: JobHandle, cluster: str, *, as_json: bool) -> None:
     if as_json:
-        print_json({"jobid": handle.id, "name": handle.name})
+        own = {"cluster": cluster} if cluster else {}
+        print_json({"jobid": handle.id, "name": handle.name, **own})
     else:
         click.echo(handle.id)
 

@@ -92,8 +92,8 @@ class RunHooks(Protocol):
         """Notify the user of what was decided about the job before it is submitted."""
         ...
 
-    def submitted(self, handle: JobHandle) -> None:
-        """Notify the user that the job is durable."""
+    def submitted(self, handle: JobHandle, cluster: str = "") -> None:
+        """Notify the user that the job is durable. `cluster`: the one of its own, as other commands name it."""
         ...
 
     def display(self, package: JobPackage) -> Display:
@@ -173,7 +173,7 @@ def run_per_job(
     cluster = clusters.start(package, options.cluster_overrides, attached=not options.detached)
     with cluster.running.client() as client:
         handle = JobHandle(client.http, cluster.job_id, package.spec.name)
-        hooks.submitted(handle)
+        hooks.submitted(handle, cluster.address or str(cluster.state_dir))
         if options.detached:
             yield RunOutcome(handle=handle, end=None)
             return
@@ -265,7 +265,7 @@ class _ScriptHooks:
         if not self._quiet and (note := driver_note(package)) is not None:
             sys.stderr.write(f"{note}\n")
 
-    def submitted(self, handle: JobHandle) -> None:
+    def submitted(self, handle: JobHandle, cluster: str = "") -> None:
         pass
 
     def display(self, package: JobPackage) -> Display:

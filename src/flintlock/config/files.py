@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from flintlock.config.configuration import Configuration, Scope, config_problems
 from flintlock.config.options import CLUSTER_ID, OPTIONS
-from flintlock.model.application import APPLICATION_VARIABLE, PROGRAM_VARIABLE
+from flintlock.model.application import APPLICATION_REST_VARIABLE, APPLICATION_VARIABLE, PROGRAM_VARIABLE
 from flintlock.model.checking.suggestions import Suggestions
 from flintlock.model.errors import Invalid
 
@@ -26,7 +26,14 @@ FILE_NAME: Final = "flintlock.yaml"
 PREFIX: Final = "FLINTLOCK_"
 #: Variables that are not options: where things are, rather than how they behave.
 RESERVED: Final = frozenset(
-    {"FLINTLOCK_CONF", "FLINTLOCK_STATE_DIR", "FLINTLOCK_JAVA_HOME", APPLICATION_VARIABLE, PROGRAM_VARIABLE}
+    {
+        "FLINTLOCK_CONF",
+        "FLINTLOCK_STATE_DIR",
+        "FLINTLOCK_JAVA_HOME",
+        APPLICATION_VARIABLE,
+        APPLICATION_REST_VARIABLE,
+        PROGRAM_VARIABLE,
+    }
 )
 
 _SERVICE_ADDRESS: Final = re.compile(r"(tcp|udp|sctp)://")

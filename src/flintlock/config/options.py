@@ -432,6 +432,20 @@ YARN_SHIP_FILES: Final = Option(
     key="yarn.ship-files", parse=names, kind="paths, with commas between them", default=(), unset="none",
     description="Files of the client's machine that every container has in its working directory.",
 )  # fmt: skip
+YARN_SHIP_ARCHIVES: Final = Option(
+    key="yarn.ship-archives", parse=names, kind="paths, with commas between them", default=(), unset="none",
+    description="Archives of the client's machine (.zip, .jar, .tar, .tar.gz, .tgz) that every container has in its"
+    " working directory, unpacked into a directory of the archive's name: a Python environment, for example.",
+)  # fmt: skip
+YARN_PROVIDED: Final = Option(
+    key="yarn.provided.lib.dirs", parse=names, kind="URLs or paths, with commas between them", default=(), unset="none",
+    description="Directories on YARN's file system whose files every container has in its working directory. They are"
+    " not copied for each application, and nodes keep them for the next one.",
+)  # fmt: skip
+YARN_ROLLED_LOGS: Final = Option(
+    key="yarn.rolled-logs.include-pattern", parse=str, kind="a regular expression", default="", unset="none",
+    description="Log files of containers that YARN aggregates while they run; all others when they have ended.",
+)  # fmt: skip
 YARN_STAGING: Final = Option(
     key="yarn.staging-directory", parse=str, kind="a path or URL", default="",
     unset="the user's home directory on YARN's file system",
@@ -440,7 +454,8 @@ YARN_STAGING: Final = Option(
 )  # fmt: skip
 YARN_PYTHON: Final = Option(
     key="yarn.python", parse=str, kind="a path", default="", unset="the path of the client's own Python",
-    description="The Python interpreter on the nodes of YARN, with Flintlock installed.",
+    description="The Python interpreter on the nodes of YARN, with Flintlock installed; a relative path is in the"
+    " working directory of containers, as `environment.tar.gz/bin/python` of `yarn.ship-archives`.",
 )  # fmt: skip
 YARN_MASTER_VCORES: Final = Option(
     key="yarn.appmaster.vcores", parse=integer(1, 1024), kind=_WHOLE, default=1,
@@ -466,6 +481,15 @@ YARN_HEARTBEAT: Final = Option(
 YARN_HEARTBEAT_WAITING: Final = Option(
     key="yarn.heartbeat.container-request-interval", parse=positive_duration_s, kind=_DURATION, default=0.5,
     description="The same while a container is awaited, or the end of one.",
+)  # fmt: skip
+YARN_NODE_FAILURES: Final = Option(
+    key="yarn.blacklist.failures", parse=integer(0, 1000), kind=_WHOLE, default=3,
+    description="How many TaskManagers must fail on a node until it gets no others; 0: it always does. At most half of"
+    " the nodes are excluded.",
+)  # fmt: skip
+YARN_NODE_EXCLUSION: Final = Option(
+    key="yarn.blacklist.duration", parse=positive_duration_s, kind=_DURATION, default=3600.0,
+    description="How long the failure of a TaskManager counts for `yarn.blacklist.failures`.",
 )  # fmt: skip
 RUNNER_MEMORY: Final = Option(
     key="taskmanager.runner.memory", parse=memory_bytes, kind=_MEMORY, default=0, unset="no limit",

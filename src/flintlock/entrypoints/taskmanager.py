@@ -32,6 +32,7 @@ from flintlock.config.options import (
     TM_RPC_PORT,
     TM_SLOTS,
     UNREGISTERED_TIMEOUT,
+    YARN_APPLICATION_ID,
 )
 from flintlock.entrypoints.engines import engine_launcher
 from flintlock.entrypoints.high_availability import checkpoints_dir, runner_files_of, work_dir
@@ -49,13 +50,14 @@ from flintlock.host.boot_clock import boot_time_s
 from flintlock.host.children import reap_leftovers
 from flintlock.host.job_directory import JobDirectory
 from flintlock.host.logs.process_logs import ProcessLogs
+from flintlock.host.own_cluster import OwnCluster, write_own_cluster
 from flintlock.host.pid_files import TaskManagerFile, identity
 from flintlock.host.process_tree import TAG_VARIABLE
 from flintlock.host.processes import LocalProcesses
 from flintlock.host.run_directory import locked_run_directory, permanent_id
 from flintlock.host.runner_user import RunnerUser, find_runner_user
 from flintlock.host.watchdog_client import running_watchdog
-from flintlock.model.application import APPLICATION_VARIABLE
+from flintlock.model.application import APPLICATION_REST_VARIABLE, APPLICATION_VARIABLE
 from flintlock.model.ids import BlobKey, InstanceId, TaskManagerId
 from flintlock.model.slots import Hardware, TaskManagerRegistration
 from flintlock.monitoring.loop_monitor import LoopMonitor
@@ -63,7 +65,7 @@ from flintlock.rpc.client import RpcChannels
 from flintlock.rpc.security import RpcSecurity
 from flintlock.rpc.server import RpcServer
 from flintlock.taskmanager.endpoint import TaskManager
-from flintlock.taskmanager.services import TaskManagerServices, make_log_directory
+from flintlock.taskmanager.services import TaskManagerServices, make_linked_log, make_log_directory
 from flintlock.taskmanager.token_guard import TokenGuard
 
 G = TypeVar("G")
@@ -84,9 +86,10 @@ async def _serve(settings: ProcessSettings, run_dir: Path) -> None:
     user, files_dir = _runner_user(settings, run_dir)
     engine_log = state_dir / "log" / f"{name}-engine.log"
     is_worker = settings.index >= FIRST_INDEX
+    is_aggregated = user is None and bool(configuration.get(YARN_APPLICATION_ID))
     slots = configuration.get(TM_SLOTS) or os.cpu_count() or 1
     tag = os.environ[TAG_VARIABLE] = uuid.uuid4().hex  # every process that is started from here on inherits it
-    _set_application(state_dir)
+    _set_application(settings)
     bind = configuration.get(TM_BIND_HOST)
     security = rpc_security(settings, bind or configuration.get(TM_HOST), TM_BIND_HOST if bind else TM_HOST)
     async with (
@@ -135,7 +138,7 @@ async def _serve(settings: ProcessSettings, run_dir: Path) -> None:
             fetch_blob=partial(_fetch_shared, blobs, user) if user is not None else blobs.fetch,
             pin_blobs=blobs.pin,
             log_directory=state_dir / "log" / "jobs",
-            prepare_log=make_log_directory,
+            prepare_log=make_linked_log if is_aggregated else make_log_directory,
             new_instance=_new_instance,
             dropped_log_lines=lambda: settings.log_output.dropped,
             free_memory=lambda: psutil.virtual_memory().available,
@@ -158,11 +161,15 @@ async def _serve(settings: ProcessSettings, run_dir: Path) -> None:
                 pid_file.unlink()
 
 
-def _set_application(state_dir: Path) -> None:
+def _set_application(settings: ProcessSettings) -> None:
     """Let user code of an application cluster find its own cluster, and that of any other cluster none."""
+    state_dir = settings.state_dir
     description = JobDirectory(state_dir).describe()
     os.environ.pop(APPLICATION_VARIABLE, None)
-    if description is not None and description.application:
+    rest = os.environ.pop(APPLICATION_REST_VARIABLE, "")
+    if rest:
+        write_own_cluster(state_dir, OwnCluster(rest=rest, settings=settings.configuration.as_dict()))
+    if rest or (description is not None and description.application):
         os.environ[APPLICATION_VARIABLE] = str(state_dir)
 
 

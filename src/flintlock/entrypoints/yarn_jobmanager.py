@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import msgspec
 import structlog
 import uvloop
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from flintlock.config.options import (
     JM_RPC_ADDRESS,
@@ -31,6 +31,8 @@ from flintlock.config.options import (
     YARN_APPLICATION_ID,
     YARN_HEARTBEAT,
     YARN_HEARTBEAT_WAITING,
+    YARN_NODE_EXCLUSION,
+    YARN_NODE_FAILURES,
     YARN_STAGING,
 )
 from flintlock.entrypoints.jobmanager import ClusterEntrypoint
@@ -41,20 +43,33 @@ from flintlock.gateways.workers import WorkerDriver
 from flintlock.host.job_directory import JobDirectory
 from flintlock.host.whole_files import write_whole
 from flintlock.model import log_events
-from flintlock.model.application import ApplicationStatus
+from flintlock.model.application import APPLICATION_REST_VARIABLE, ApplicationStatus
 from flintlock.model.errors import FlintlockError, NotFound
+from flintlock.model.failure_text import render
 from flintlock.model.ids import FencingToken
+from flintlock.model.states import JobStatus
+from flintlock.model.tasks import Failure
 from flintlock.yarn.bridge import running_bridge
 from flintlock.yarn.client_bridge import BridgedStaging
 from flintlock.yarn.containers import HeartbeatIntervals, YarnContainers
 from flintlock.yarn.gateways import ApplicationMasterGateway, StagingGateway
-from flintlock.yarn.layout import END_NAME, JOB_NAME, NOT_FOR_WORKERS, launch_of, slots_of, worker_size
+from flintlock.yarn.layout import (
+    END_NAME,
+    JOB_NAME,
+    NOT_FOR_WORKERS,
+    container_files,
+    launch_of,
+    slots_of,
+    worker_size,
+)
 from flintlock.yarn.master_bridge import BridgedApplicationMaster
 from flintlock.yarn.messages import Container, FinalStatus, Launch
+from flintlock.yarn.node_failures import ExclusionRules
 from flintlock.yarn.workers import yarn_workers
 
 log = structlog.get_logger()
 
+_DIAGNOSTICS: Final = 4000  # characters; YARN stores them with each application
 _FINAL: Final = {
     ApplicationStatus.SUCCEEDED: FinalStatus.SUCCEEDED,
     ApplicationStatus.FAILED: FinalStatus.FAILED,
@@ -72,12 +87,21 @@ class YarnPlatform:
         self._master: Final = master
         self._staging: Final = staging
         self._rpc_address = ""  # set by `workers`, before the first worker is started
+        self._rest_url = ""  # set by `serving`, likewise
+        description = JobDirectory(settings.state_dir).describe()
+        self._is_application: Final = description is not None and description.application
         self._state_dir: Final = settings.state_dir
-        self._files: Final = tuple(file for file in staging.files() if file.name not in NOT_FOR_WORKERS)
+        files = container_files(configuration, staging)
+        self._files: Final = tuple(file for file in files if file.name not in NOT_FOR_WORKERS)
         intervals = HeartbeatIntervals(
             idle_s=configuration.get(YARN_HEARTBEAT), waiting_s=configuration.get(YARN_HEARTBEAT_WAITING)
         )
-        self._containers: Final = YarnContainers(master, worker_size(configuration), self._launch, intervals)
+        exclusion = ExclusionRules(
+            failures=configuration.get(YARN_NODE_FAILURES), duration_s=configuration.get(YARN_NODE_EXCLUSION)
+        )
+        self._containers: Final = YarnContainers(
+            master, worker_size(configuration), self._launch, intervals, exclusion=exclusion
+        )
 
     def workers(self, rpc_address: str) -> WorkerDriverOpener | None:
         """See `Platform`."""
@@ -90,6 +114,7 @@ class YarnPlatform:
     @asynccontextmanager
     async def serving(self, rest_url: str) -> AsyncGenerator[None]:
         """Register as ApplicationMaster, and send heartbeats. Raises (in a group) Unavailable if YARN gives it up."""
+        self._rest_url = rest_url
         parts = urlsplit(rest_url)
         await self._containers.register(parts.hostname or "", parts.port or 0, rest_url)
         async with asyncio.TaskGroup() as tasks:
@@ -126,7 +151,10 @@ class YarnPlatform:
         }
         flags = [f"-D {key}={value}" for key, value in settings.items()]
         module = "flintlock.entrypoints.taskmanager"
-        return launch_of(module, ["--index", str(FIRST_INDEX), *flags], self._configuration, self._files)
+        launch = launch_of(module, ["--index", str(FIRST_INDEX), *flags], self._configuration, self._files)
+        if not self._is_application:
+            return launch
+        return structs.replace(launch, environment={**launch.environment, APPLICATION_REST_VARIABLE: self._rest_url})
 
 
 def unpack_job(archive: Path, staging: StagingGateway, state_dir: Path) -> None:
@@ -147,17 +175,26 @@ def _diagnostics(directory: JobDirectory, status: ApplicationStatus) -> str:
     end, description = directory.read_end(), directory.describe()
     if end is None or description is None:
         return f"the cluster has shut down: {status}"
-    job = msgspec.json.decode(end.job, type=_EndedJob)
-    reason = f": {job.failure.message}" if job.failure is not None else ""
-    return f"job {description.name!r} ({description.job_id}): {status}{reason}"
+    what = "program" if description.application else "job"
+    text = f"{what} {description.name!r} ({description.job_id}): {status}"
+    failure = msgspec.json.decode(end.job, type=_EndedProgram).failure
+    if failure is not None:
+        text += f": {render(failure)}"
+    elif status is ApplicationStatus.FAILED:
+        left = msgspec.json.decode(end.jobs, type=list[_EndedJob])
+        failed = [f"{job.name!r} ({job.jobid})" for job in left if job.status is JobStatus.FAILED]
+        text += f": it has left jobs that failed: {', '.join(failed)}"
+    return text if len(text) <= _DIAGNOSTICS else f"{text[:_DIAGNOSTICS]}…"
 
 
-class _Failure(Struct):
-    message: str = ""
+class _EndedProgram(Struct):
+    failure: Failure | None = None
 
 
 class _EndedJob(Struct):
-    failure: _Failure | None = None
+    jobid: str
+    name: str
+    status: JobStatus
 
 
 async def serve(settings: ProcessSettings) -> ApplicationStatus:

@@ -36,6 +36,9 @@ STATUS_OF_JOB: Final = {
 #: The state directory of an application cluster, in the environment of its user code: clients there use this cluster.
 APPLICATION_VARIABLE: Final = "FLINTLOCK_APPLICATION_DIR"
 
+#: The REST address of an application's JobManager, for TaskManagers whose state directory is not the JobManager's.
+APPLICATION_REST_VARIABLE: Final = "FLINTLOCK_APPLICATION_REST"
+
 #: Which job a running program is, and its process: `<job id> <pid>`. In the environment of the program.
 PROGRAM_VARIABLE: Final = "FLINTLOCK_PROGRAM"
 

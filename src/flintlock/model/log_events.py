@@ -512,6 +512,9 @@ YARN_CONTAINER_WRITTEN_OFF: Final = _event(
     "YARN counts a container as completed that may still run (its node is lost, or it is preempted): the heartbeats of"
     " its TaskManager decide.",
 )
+YARN_NODES_EXCLUDED: Final = _event(
+    "YARN", "yarn-nodes-excluded", "The hosts on which TaskManagers have failed again and again; they get no others."
+)
 YARN_STAGING_NOT_REMOVED: Final = _event(
     "YARN", "yarn-staging-not-removed", "The staging directory of an application that has ended could not be removed."
 )

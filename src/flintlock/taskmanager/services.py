@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -45,6 +45,22 @@ async def prepare_nothing(path: Path) -> None:
 async def make_log_directory(path: Path) -> None:
     """Make the directory that an attempt's output goes to. Raises OSError. A disk that stalls holds up this attempt."""
     await run_in_daemon_thread(lambda: path.parent.mkdir(parents=True, exist_ok=True), name="log-directory")
+
+
+async def make_linked_log(path: Path) -> None:
+    """Make the file of an attempt's output, which the log directory has, too: YARN aggregates no directories in it.
+
+    The link stays when the output of the job is removed. Raises OSError.
+    """
+
+    def make() -> None:
+        job = path.parent
+        job.mkdir(parents=True, exist_ok=True)
+        path.touch(0o600)
+        with suppress(FileExistsError):
+            (job.parent.parent / f"job-{job.name}-{path.name}").hardlink_to(path)
+
+    await run_in_daemon_thread(make, name="log-directory")
 
 
 @dataclass(frozen=True, kw_only=True)

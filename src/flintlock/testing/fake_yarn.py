@@ -47,6 +47,8 @@ class FakeApplicationMaster:
         self.launched: Final[dict[str, Launch]] = {}
         self.given_back: Final[list[str]] = []
         self.unregistered: tuple[FinalStatus, str] | None = None
+        self.nodes = 1
+        self.excluded: frozenset[str] = frozenset()
         self._earlier: Final = tuple(running)
         self._unlaunched: Final[dict[str, Container]] = {}
         self._completed: Final[list[ContainerEnd]] = []
@@ -82,7 +84,11 @@ class FakeApplicationMaster:
             self._unlaunched.update({each.id: each for each in allocated})
             completed = tuple(self._completed)
             self._completed.clear()
-            return Allocation(allocated=allocated, completed=completed, shut_down=self.shut_down)
+            return Allocation(allocated=allocated, completed=completed, nodes=self.nodes, shut_down=self.shut_down)
+
+    def exclude(self, hosts: frozenset[str]) -> None:
+        """Record them; containers come from the one node there is all the same."""
+        self.excluded = hosts
 
     def launch(self, container: Container, launch: Launch) -> None:
         """Run it, unless launches fail."""
@@ -130,6 +136,7 @@ class FakeStaging:
         self.url: Final = f"hdfs://files/home/.flintlock/{application_id}"
         self.exists = False
         self.contents: Final[dict[str, bytes]] = {}
+        self.elsewhere: Final[dict[str, tuple[str, ...]]] = {}  # names of files by directory
         self.removals = 0
 
     def create(self) -> None:
@@ -151,6 +158,15 @@ class FakeStaging:
         return tuple(
             StagedFile(name=name, url=f"{self.url}/{name}", size=len(content), timestamp_ms=1)
             for name, content in self.contents.items()
+        )
+
+    def provided(self, url: str) -> tuple[StagedFile, ...]:
+        """Return the files that tests have put there."""
+        if url not in self.elsewhere:
+            raise NotFound(f"there is no {url}")
+        return tuple(
+            StagedFile(name=name, url=f"{url}/{name}", size=1, timestamp_ms=1, is_provided=True)
+            for name in self.elsewhere[url]
         )
 
     def remove(self) -> None:

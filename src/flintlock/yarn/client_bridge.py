@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from flintlock.model.errors import Refused, Unavailable
+from msgspec import structs
+
+from flintlock.model.errors import NotFound, Refused, Unavailable
 from flintlock.spark.engine.metrics import JavaObject
 from flintlock.yarn.bridge import YarnJvm
 from flintlock.yarn.messages import (
@@ -76,6 +78,10 @@ class BridgedYarn:
         )
         context.setAttemptFailuresValidityInterval(submission.attempt_failures_validity_ms)
         context.setApplicationTags(_string_set(self._yarn, submission.tags))
+        if submission.rolled_logs:
+            every = ".*"  # at the end
+            logs = records.LogAggregationContext.newInstance(every, "", submission.rolled_logs, "")
+            context.setLogAggregationContext(logs)
         if submission.node_label:
             context.setNodeLabelExpression(submission.node_label)
         self._yarn.call(self._client.submitApplication, context)
@@ -148,7 +154,18 @@ class BridgedStaging:
 
     def files(self) -> tuple[StagedFile, ...]:
         """See `StagingGateway`."""
-        listed: Any = self._yarn.call(self._fs.listStatus, self._path)
+        return self._list(self._fs, self._path)
+
+    def provided(self, url: str) -> tuple[StagedFile, ...]:
+        """See `StagingGateway`."""
+        path = self._yarn.jvm.org.apache.hadoop.fs.Path(url)
+        fs: JavaObject = self._yarn.call(path.getFileSystem, self._yarn.conf)
+        if not self._yarn.call(fs.exists, path):
+            raise NotFound(f"there is no {url}")
+        return tuple(structs.replace(file, is_provided=True) for file in self._list(fs, fs.makeQualified(path)))
+
+    def _list(self, fs: JavaObject, path: JavaObject) -> tuple[StagedFile, ...]:
+        listed: Any = self._yarn.call(fs.listStatus, path)
         return tuple(
             StagedFile(
                 name=str(status.getPath().getName()),
@@ -179,11 +196,12 @@ def size_record(yarn: YarnJvm, size: ContainerSize) -> JavaObject:
 def launch_context(yarn: YarnJvm, launch: Launch) -> JavaObject:
     """Return YARN's record of what runs in a container."""
     records, fs = yarn.records, yarn.jvm.org.apache.hadoop.fs
+    visibility = records.LocalResourceVisibility
     resources = {
         file.name: records.LocalResource.newInstance(
             records.URL.fromPath(fs.Path(file.url)),
-            records.LocalResourceType.FILE,
-            records.LocalResourceVisibility.APPLICATION,
+            records.LocalResourceType.ARCHIVE if file.is_archive else records.LocalResourceType.FILE,
+            visibility.PRIVATE if file.is_provided else visibility.APPLICATION,
             file.size,
             file.timestamp_ms,
         )

@@ -27,12 +27,14 @@ from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import TaskManagerId
 from flintlock.yarn.gateways import ApplicationMasterGateway
 from flintlock.yarn.messages import Allocation, Container, ContainerEnd, ContainerSize, Launch
+from flintlock.yarn.node_failures import ExclusionRules, NodeFailures
 
 log: FilteringBoundLogger = structlog.get_logger()
 T = TypeVar("T")
 
 _CALLS: Final = 8  # calls to NodeManagers at the same time
 _RELEASE_S: Final = 30.0
+_NO_EXCLUSION: Final = ExclusionRules(failures=0, duration_s=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +61,9 @@ class YarnContainers:
         size: ContainerSize,
         launch: Callable[[Container], Launch],
         intervals: HeartbeatIntervals,
+        *,
         release_s: float = _RELEASE_S,
+        exclusion: ExclusionRules = _NO_EXCLUSION,
     ) -> None:
         self.size: Final = size
         self._gateway: Final = gateway
@@ -72,6 +76,8 @@ class YarnContainers:
         self._awaited: Final[deque[asyncio.Future[Container]]] = deque()  # starts, in the order of their requests
         self._ends: asyncio.Queue[WorkerEnded] | None = None  # of the term that listens
         self._sooner = asyncio.Event()  # the next heartbeat is wanted at the short interval
+        self._failures: Final = NodeFailures(exclusion)
+        self._excluded: frozenset[str] = frozenset()  # hosts that get no containers; written by `run`
 
     def running(self) -> tuple[TaskManagerId, ...]:
         """Return the workers of this application that run, of earlier attempts too."""
@@ -101,6 +107,7 @@ class YarnContainers:
             if answer.shut_down:
                 raise Unavailable("YARN has ended this attempt of the application: another one may have begun")
             self._take(answer)
+            await self._exclude_nodes(answer.nodes)
             waits = bool(self._awaited) or any(each.is_released for each in self._running.values())
             await self._pause(self._intervals.waiting_s if waits else self._intervals.idle_s)
 
@@ -122,6 +129,7 @@ class YarnContainers:
         try:
             await self._call(lambda: self._gateway.launch(container, self._launch(container)))
         except FlintlockError as error:
+            self._failures.failed(container.host, asyncio.get_running_loop().time())
             del self._running[container.id]
             self._calls.submit(lambda: self._gateway.give_back(container))
             raise Unavailable(
@@ -175,6 +183,8 @@ class YarnContainers:
         found.ended.set()
         if found.is_released:
             return
+        if end.is_failure_of_node:
+            self._failures.failed(found.container.host, asyncio.get_running_loop().time())
         if not end.is_known_to_have_ended:
             log.warning(
                 log_events.YARN_CONTAINER_WRITTEN_OFF,
@@ -184,6 +194,13 @@ class YarnContainers:
             )
         elif self._ends is not None:
             self._ends.put_nowait(WorkerEnded(TaskManagerId(end.id), _end_text(end, found.container)))
+
+    async def _exclude_nodes(self, nodes: int) -> None:
+        hosts = self._failures.excluded(nodes, asyncio.get_running_loop().time())
+        if hosts != self._excluded:
+            self._excluded = hosts
+            log.warning(log_events.YARN_NODES_EXCLUDED, hosts=sorted(hosts))
+            await self._call(lambda: self._gateway.exclude(hosts))
 
     def _abandon(self, awaited: asyncio.Future[Container]) -> None:
         """Take a request back, or the container that has come for it meanwhile."""

@@ -43,6 +43,8 @@ from flintlock.config.options import (
     YARN_NODE_LABEL,
     YARN_PRIORITY,
     YARN_QUEUE,
+    YARN_ROLLED_LOGS,
+    YARN_SHIP_ARCHIVES,
     YARN_SHIP_FILES,
     YARN_TAGS,
 )
@@ -55,6 +57,7 @@ from flintlock.yarn.layout import (
     HADOOP_FILES,
     JOB_NAME,
     RESERVED_NAMES,
+    container_files,
     launch_of,
     master_size,
     slots_of,
@@ -68,6 +71,7 @@ JOB_MANAGER: Final = "flintlock.entrypoints.yarn_jobmanager"
 _POLL_S: Final = 0.25
 _MOST_TASK_MANAGERS: Final = 1000  # the queue is the limit
 _LONG_S: Final = 60.0
+_ARCHIVES: Final = (".zip", ".jar", ".tar", ".tar.gz", ".tgz")
 #: Of the client's machine only, or its own credentials.
 _NOT_SHIPPED: Final = frozenset(
     option.key
@@ -220,12 +224,13 @@ def _submission(configuration: Configuration, application_id: str, staging: Stag
         name=configuration.get(YARN_APPLICATION_NAME),
         queue=configuration.get(YARN_QUEUE),
         size=master_size(configuration),
-        launch=launch_of(JOB_MANAGER, (), configuration, staging.files()),
+        launch=launch_of(JOB_MANAGER, (), configuration, container_files(configuration, staging)),
         attempts=configuration.get(YARN_ATTEMPTS) or (2 if spans_attempts else 1),
         attempt_failures_validity_ms=int(configuration.get(YARN_ATTEMPTS_INTERVAL) * 1000),
         priority=configuration.get(YARN_PRIORITY),
         tags=configuration.get(YARN_TAGS),
         node_label=configuration.get(YARN_NODE_LABEL),
+        rolled_logs=configuration.get(YARN_ROLLED_LOGS),
     )
 
 
@@ -239,11 +244,14 @@ def _check_sizes(configuration: Configuration, largest: ContainerSize) -> None:
 def _ship_files(configuration: Configuration) -> dict[str, Path]:
     """Return the files of the user by their names in containers. Raises Refused."""
     found: dict[str, Path] = {}
-    for text in configuration.get(YARN_SHIP_FILES):
-        path = Path(text).expanduser().resolve()
-        if not path.is_file():
-            raise Refused(f"{YARN_SHIP_FILES.key}: there is no file {text!r}")
-        if path.name in found or path.name in RESERVED_NAMES:
-            raise Refused(f"{YARN_SHIP_FILES.key}: the name {path.name!r} is taken; all files are in one directory")
-        found[path.name] = path
+    for option in (YARN_SHIP_FILES, YARN_SHIP_ARCHIVES):
+        for text in configuration.get(option):
+            path = Path(text).expanduser().absolute()
+            if not path.is_file():
+                raise Refused(f"{option.key}: there is no file {text!r}")
+            if option is YARN_SHIP_ARCHIVES and not path.name.endswith(_ARCHIVES):
+                raise Refused(f"{option.key}: {path.name} is not an archive that YARN unpacks: {', '.join(_ARCHIVES)}")
+            if path.name in found or path.name in RESERVED_NAMES:
+                raise Refused(f"{option.key}: the name {path.name!r} is taken; all files are in one directory")
+            found[path.name] = path
     return found

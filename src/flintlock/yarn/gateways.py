@@ -80,6 +80,10 @@ class StagingGateway(Protocol):
         """Return the files in it, directories excluded."""
         ...
 
+    def provided(self, url: str) -> tuple[StagedFile, ...]:
+        """Return the files of another directory, as provided ones. Raises NotFound if there is none."""
+        ...
+
     def remove(self) -> None:
         """Remove it with all that is in it. Idempotent."""
         ...
@@ -106,6 +110,10 @@ class ApplicationMasterGateway(Protocol):
         A container that is returned as allocated is no longer requested. Raises Refused for requests that YARN can
         never serve.
         """
+        ...
+
+    def exclude(self, hosts: frozenset[str]) -> None:
+        """Request no containers on these hosts from now on, and on all others again."""
         ...
 
     def launch(self, container: Container, launch: Launch) -> None:

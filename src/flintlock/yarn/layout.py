@@ -10,7 +10,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Final
+
+from msgspec import structs
 
 from flintlock.config.configuration import Configuration
 from flintlock.config.options import (
@@ -21,9 +24,13 @@ from flintlock.config.options import (
     TM_SLOTS,
     YARN_CONTAINER_VCORES,
     YARN_MASTER_VCORES,
+    YARN_PROVIDED,
     YARN_PYTHON,
+    YARN_SHIP_ARCHIVES,
 )
+from flintlock.model.errors import NotFound, Refused
 from flintlock.security.cluster_secret import FILE_NAME as SECRET_NAME
+from flintlock.yarn.gateways import StagingGateway
 from flintlock.yarn.messages import ContainerSize, Launch, StagedFile
 
 CONFIGURATION_NAME: Final = "flintlock.yaml"
@@ -65,6 +72,26 @@ def worker_size(configuration: Configuration) -> ContainerSize:
     )
 
 
+def container_files(configuration: Configuration, staging: StagingGateway) -> tuple[StagedFile, ...]:
+    """Return all files of containers: those in the staging directory, and the provided ones.
+
+    Raises Refused if a directory does not exist, or two files have one name.
+    """
+    archives = {Path(text).name for text in configuration.get(YARN_SHIP_ARCHIVES)}
+    staged = staging.files()
+    found = {file.name: structs.replace(file, is_archive=file.name in archives) for file in staged}
+    for directory in configuration.get(YARN_PROVIDED):
+        try:
+            provided = staging.provided(directory)
+        except NotFound:
+            raise Refused(f"{YARN_PROVIDED.key}: there is no directory {directory} on YARN's file system") from None
+        for file in provided:
+            if file.name in found:
+                raise Refused(f"{YARN_PROVIDED.key}: the name {file.name!r} of {file.url} is taken")
+            found[file.name] = file
+    return tuple(found.values())
+
+
 def launch_of(
     module: str,
     arguments: Iterable[str],
@@ -74,7 +101,8 @@ def launch_of(
 ) -> Launch:
     """Return how a process of Flintlock is started in a container. `arguments` must not contain quotes or secrets."""
     variables = os.environ if environ is None else environ
-    python = configuration.get(YARN_PYTHON) or sys.executable
+    configured = configuration.get(YARN_PYTHON)
+    python = f"$PWD/{configured}" if configured and not configured.startswith("/") else configured or sys.executable
     command = (
         "mkdir -p $PWD/state && ln -sfn <LOG_DIR> $PWD/state/log &&"
         f" exec {python} -m {module} --state-dir $PWD/state -D {SECRET_FILE.key}=$PWD/{SECRET_NAME}"

@@ -34,6 +34,7 @@ class BridgedApplicationMaster:
             yarn.call(client.start)
         self._requested: Final[list[JavaObject]] = []  # requests that no allocation has answered yet
         self._allocated: Final[dict[str, JavaObject]] = {}  # containers in which nothing was started yet
+        self._excluded: frozenset[str] = frozenset()  # hosts; written by `exclude`
 
     def close(self) -> None:
         """Close the connections to YARN. Containers run on."""
@@ -81,8 +82,15 @@ class BridgedApplicationMaster:
                 )
                 for status in answer.getCompletedContainersStatuses()
             ),
+            nodes=int(answer.getNumClusterNodes()),
             shut_down=answer.getAMCommand() is not None,
         )
+
+    def exclude(self, hosts: frozenset[str]) -> None:
+        """See `ApplicationMasterGateway`."""
+        added, removed = sorted(hosts - self._excluded), sorted(self._excluded - hosts)
+        self._yarn.call(self._masters.updateBlacklist, added, removed)
+        self._excluded = hosts
 
     def launch(self, container: Container, launch: Launch) -> None:
         """See `ApplicationMasterGateway`."""

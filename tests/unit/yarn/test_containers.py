@@ -15,6 +15,7 @@ from flintlock.model.ids import TaskManagerId
 from flintlock.testing.fake_yarn import FakeApplicationMaster
 from flintlock.yarn.containers import HeartbeatIntervals, YarnContainers
 from flintlock.yarn.messages import ABORTED, PREEMPTED, Container, ContainerSize, Launch
+from flintlock.yarn.node_failures import ExclusionRules
 from flintlock.yarn.workers import yarn_workers
 
 SIZE = ContainerSize(memory_mb=1024, vcores=1)
@@ -25,7 +26,12 @@ EARLIER = Container(id="container_1_0001_01_000002", node="node:1")
 async def serving(master: FakeApplicationMaster) -> AsyncGenerator[tuple[YarnContainers, asyncio.Queue[WorkerEnded]]]:
     intervals = HeartbeatIntervals(idle_s=0.005, waiting_s=0.005)
     containers = YarnContainers(
-        master, SIZE, lambda container: Launch(command=f"run {container.id}"), intervals, release_s=0.5
+        master,
+        SIZE,
+        lambda container: Launch(command=f"run {container.id}"),
+        intervals,
+        release_s=0.5,
+        exclusion=ExclusionRules(failures=2, duration_s=3600.0),
     )
     ends: asyncio.Queue[WorkerEnded] = asyncio.Queue()
     await containers.register("host", 1, "http://host:1")
@@ -200,3 +206,41 @@ def test_a_container_whose_end_is_not_confirmed_does_not_keep_the_cluster_from_s
 async def _serve_for_ever(master: FakeApplicationMaster) -> None:
     async with serving(master):
         await asyncio.get_running_loop().create_future()
+
+
+@pytest.mark.parametrize(
+    ("exit_status", "excluded"),
+    [
+        *((status, True) for status in (1, 137, -1000, -101)),
+        *((status, False) for status in (0, -104, ABORTED, PREEMPTED)),
+    ],
+)
+def test_a_node_on_which_containers_fail_again_and_again_gets_no_others(exit_status: int, excluded: bool) -> None:
+    """Not if a container had to end for another reason than its node: memory, preemption, a release."""
+
+    async def scenario() -> None:
+        master = FakeApplicationMaster()
+        master.nodes = 4
+        async with serving(master) as (containers, _):
+            for _ in range(2):
+                worker = await containers.start()
+                master.complete(worker, exit_status)
+                await until(lambda: containers.running() == ())
+            await containers.start()  # a heartbeat later
+            assert master.excluded == (frozenset({"node"}) if excluded else frozenset())
+
+    run(scenario)
+
+
+def test_a_node_that_starts_no_container_gets_no_others() -> None:
+    async def scenario() -> None:
+        master = FakeApplicationMaster()
+        master.nodes = 2
+        master.fails_to_launch = Unavailable("connection refused")
+        async with serving(master) as (containers, _):
+            for _ in range(2):
+                with pytest.raises(Unavailable):
+                    await containers.start()
+            await until(lambda: master.excluded == frozenset({"node"}))
+
+    run(scenario)

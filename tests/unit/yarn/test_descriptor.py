@@ -204,3 +204,38 @@ def test_a_container_has_room_for_the_engine_and_all_runners() -> None:
     given = Configuration({"taskmanager.memory.process.size": "3g", "yarn.containers.vcores": "4"})
     assert worker_size(given) == ContainerSize(memory_mb=3072, vcores=4)
     assert master_size(Configuration()) == ContainerSize(memory_mb=768, vcores=1)
+
+
+def test_archives_are_unpacked_and_provided_files_are_not_copied(deployment: Deployment, tmp_path: Path) -> None:
+    (tmp_path / "env.tar.gz").write_bytes(b"packed")
+    deployment.staging.elsewhere["hdfs://files/libs"] = ("driver.jar",)
+    deployment.deploy(
+        {
+            "yarn.ship-archives": str(tmp_path / "env.tar.gz"),
+            "yarn.python": "env.tar.gz/bin/python",
+            "yarn.provided.lib.dirs": "hdfs://files/libs",
+            "yarn.rolled-logs.include-pattern": ".*log",
+        }
+    )
+    (submission,) = deployment.yarn.submitted
+    files = {file.name: file for file in submission.launch.files}
+    assert [name for name, file in files.items() if file.is_archive] == ["env.tar.gz"]
+    assert [(file.name, file.url) for file in files.values() if file.is_provided] == [
+        ("driver.jar", "hdfs://files/libs/driver.jar")
+    ]
+    assert "driver.jar" not in deployment.staging.contents
+    assert "exec $PWD/env.tar.gz/bin/python -m flintlock" in submission.launch.command
+    assert submission.rolled_logs == ".*log"
+
+
+def test_what_containers_cannot_have_is_refused_and_nothing_is_left(deployment: Deployment, tmp_path: Path) -> None:
+    (tmp_path / "env.rar").touch()
+    with pytest.raises(Refused, match=r"yarn.ship-archives: env.rar is not an archive that YARN unpacks: .zip"):
+        deployment.deploy({"yarn.ship-archives": str(tmp_path / "env.rar")})
+    with pytest.raises(Refused, match=r"yarn.provided.lib.dirs: there is no directory hdfs://files/libs"):
+        deployment.deploy({"yarn.provided.lib.dirs": "hdfs://files/libs"})
+    deployment.staging.elsewhere["hdfs://files/libs"] = ("flintlock.yaml",)
+    with pytest.raises(Refused, match=r"the name 'flintlock.yaml' of hdfs://files/libs/flintlock.yaml is taken"):
+        deployment.deploy({"yarn.provided.lib.dirs": "hdfs://files/libs"})
+    assert not deployment.staging.exists
+    assert deployment.yarn.submitted == []

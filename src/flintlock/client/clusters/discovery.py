@@ -29,10 +29,14 @@ from flintlock.ha.embedded.backend import STORE_FILE
 from flintlock.host.addresses import in_url, is_loopback_host, reached_at
 from flintlock.host.cluster_spec import read_cluster_spec
 from flintlock.host.job_directory import JobDirectory
+from flintlock.host.own_cluster import read_own_cluster
 from flintlock.host.pid_files import announced, cluster_processes, job_managers
 from flintlock.model.application import APPLICATION_VARIABLE
 from flintlock.model.errors import Refused, Unavailable
 
+_PATIENCE_S = 30.0  # until a leader has to answer
+#: The same on YARN, which starts the next attempt of a JobManager in another container.
+YARN_PATIENCE_S = 120.0
 _EMBEDDED_PATIENCE_S = 5.0  # an embedded JobManager is not restarted
 _FIRST_LEADER_S = 5.0  # how long to wait for ZooKeeper to name a leader before the first request
 
@@ -57,12 +61,14 @@ class RunningCluster(Struct, frozen=True, kw_only=True):
     advice: str = ""  # what to do if no address answers, as a clause
     own_cluster: bool = False  # of the application whose program this is
     find: Callable[[], tuple[str, ...]] | None = None  # asks for the addresses elsewhere; takes seconds
+    patience_s: float = _PATIENCE_S
 
     def client(self) -> Client:
         """Return a client that follows the leader."""
         discovers = self.state_dir is not None or self.quorum is not None or self.find is not None
         return Client(
             self.urls,
+            patience_s=self.patience_s,
             discover=self._discover if discovers else None,
             replaceable=self.quorum is not None or self.find is not None,
             credentials=self.credentials,
@@ -99,6 +105,9 @@ def find_cluster(settings: LoadedConfiguration, urls: Sequence[str], state_dir: 
         return _on_yarn(configuration, urls, state_dir)
     if urls:
         return RunningCluster(urls=tuple(urls), credentials=credentials)
+    own = own_cluster(state_dir)
+    if own is not None:
+        return own
     if JobDirectory(state_dir).path.exists():
         found = job_cluster(configuration, state_dir)
         return found if found.urls else None
@@ -136,6 +145,22 @@ def job_cluster(configuration: Configuration, state_dir: Path) -> RunningCluster
         state_dir=state_dir,
         credentials=ClientCredentials(tls, state_dir),
         own_cluster=os.environ.get(APPLICATION_VARIABLE) == str(state_dir),
+    )
+
+
+def own_cluster(state_dir: Path) -> RunningCluster | None:
+    """Return the cluster of the application whose program runs in this state directory, on a machine of its own."""
+    found = read_own_cluster(state_dir)
+    if found is None or os.environ.get(APPLICATION_VARIABLE) != str(state_dir):
+        return None
+    configuration = Configuration(found.settings)
+    spans_hosts = ha_backend(configuration).spans_hosts
+    return RunningCluster(
+        urls=_quorum_urls(configuration, (found.rest,)) if spans_hosts else (found.rest,),
+        quorum=configuration if spans_hosts else None,
+        credentials=ClientCredentials(configuration, state_dir),
+        own_cluster=True,
+        patience_s=YARN_PATIENCE_S,
     )
 
 

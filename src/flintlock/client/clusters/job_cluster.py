@@ -55,6 +55,7 @@ class JobCluster(Struct, frozen=True, kw_only=True):
     job_id: JobId
     state_dir: Path
     running: RunningCluster
+    address: str = ""  # as `-m` takes it; empty: the state directory names the cluster
 
 
 def job_cluster_directory(state_dir: Path, job_id: JobId, *, application: bool) -> Path:

@@ -27,7 +27,7 @@ import msgspec
 from msgspec import Struct
 
 from flintlock.client.authoring.package import JobPackage
-from flintlock.client.clusters.discovery import RunningCluster
+from flintlock.client.clusters.discovery import YARN_PATIENCE_S, RunningCluster
 from flintlock.client.clusters.job_cluster import JobCluster
 from flintlock.client.connection.client import Client
 from flintlock.client.connection.credentials import ClientCredentials
@@ -188,6 +188,7 @@ class YarnSessions:
             urls=(rest,),
             find=lambda: self._find_address(application_id),
             credentials=ClientCredentials(configuration, place),
+            patience_s=YARN_PATIENCE_S,
             advice=f"{application_id} may have ended: `yarn application -status {application_id}` tells",
         )
         return YarnSession(application_id=application_id, rest=rest, running=running)
@@ -235,12 +236,23 @@ class YarnSessions:
 
 
 class YarnJobClusters:
-    """JobClusters on YARN: each is an application, which ends with its job and with the status of that."""
+    """JobClusters on YARN: each is an application, which ends with its job and with the status of that.
 
-    def __init__(self, configuration: Configuration, state_dir: Path, notify: Callable[[str], None]) -> None:
+    `application`: the jobs are programs, which submit others.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        state_dir: Path,
+        notify: Callable[[str], None],
+        *,
+        application: bool = False,
+    ) -> None:
         self._configuration: Final = configuration
         self._state_dir: Final = state_dir
         self._notify: Final = notify
+        self._application: Final = application
 
     def place(self, job_id: JobId) -> str:  # noqa: ARG002 (YARN gives it an id)
         """See `JobClusters`."""
@@ -250,7 +262,12 @@ class YarnJobClusters:
         """See `JobClusters`. The overrides are in the configuration already."""
         job_id, name = JobId(package.spec.job_id or ""), package.spec.name
         description = JobDescription(
-            job_id=job_id, name=name, attached=attached, submitted_by=local_user(), files=tuple(package.files)
+            job_id=job_id,
+            name=name,
+            attached=attached,
+            submitted_by=local_user(),
+            application=self._application,
+            files=tuple(package.files),
         )
         configuration = self._configuration
         if not configuration.has(YARN_APPLICATION_NAME):
@@ -264,7 +281,8 @@ class YarnJobClusters:
             sessions = YarnSessions(configuration, self._state_dir)
             started = sessions.start(timeout_s=_START_S, notify=self._notify, job=archive)
         own_dir = self._state_dir / "yarn" / started.application_id
-        return JobCluster(job_id=job_id, state_dir=own_dir, running=started.running)
+        address = f"{SCHEME}{started.application_id}"
+        return JobCluster(job_id=job_id, state_dir=own_dir, running=started.running, address=address)
 
     def await_end(self, client: Client, cluster: JobCluster) -> ApplicationStatus:  # noqa: ARG002
         """See `JobClusters`."""

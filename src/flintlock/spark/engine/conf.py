@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Final
 
 from flintlock.spark.engine.executors import executor_defaults, has_executors, is_local
+from flintlock.spark.engine.jvm import spark_home
 from flintlock.spark.engine.messages import EngineSettings
 from flintlock.spark.engine.python_daemon import IDLE_VARIABLE, MEMORY_VARIABLE, MODULE
 from flintlock.spark.engine.worker_output import PIPES_VARIABLE
 
 CONNECT_PLUGIN: Final = "org.apache.spark.sql.connect.SparkConnectPlugin"
+_YARN_JARS: Final = frozenset({"spark.yarn.jars", "spark.yarn.archive"})
 ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
@@ -27,6 +29,7 @@ def engine_conf(settings: EngineSettings, ui_key: str = "") -> dict[str, str]:
         **_defaults(settings),
         **port_defaults(master, settings.conf),
         **executor_defaults(master, settings.conf, cores=settings.cores, lease_s=settings.lease_s),
+        **_yarn_defaults(master, settings.conf),
         **_python_workers(settings, master),
         **_ui_defaults(master, ui_key),
         **{key: value for key, value in settings.conf.items() if key.startswith("spark.")},
@@ -64,6 +67,16 @@ def _defaults(settings: EngineSettings) -> dict[str, str]:
     }
 
 
+def _yarn_defaults(master: str, conf: Mapping[str, str]) -> dict[str, str]:
+    """Have executors on YARN use Spark's jars at the path of this machine's, as they use its Python.
+
+    By default Spark would copy all of them to YARN's file system at each start of an engine.
+    """
+    if master != "yarn" or _YARN_JARS & conf.keys():
+        return {}
+    return {"spark.yarn.jars": f"local:{spark_home()}/jars/*"}
+
+
 def loopback_environment(settings: EngineSettings) -> dict[str, str]:
     """Return the variable that has Spark's UI of a local engine, where it is enabled, listen on loopback only."""
     master = settings.conf.get("spark.master", "local")
@@ -86,7 +99,7 @@ def _python_workers(settings: EngineSettings, master: str) -> dict[str, str]:
         own = settings.worker_memory > 0 or (bool(settings.worker_output) and same_python)
         return {"spark.python.daemon.module": MODULE} if own else {}
     daemon = {"spark.python.daemon.module": MODULE, f"spark.executorEnv.{IDLE_VARIABLE}": _IDLE_S}
-    ending = daemon if same_python and master.startswith("spark://") else {}
+    ending = daemon if same_python and master.startswith(("spark://", "yarn")) else {}
     if settings.worker_memory <= 0:
         return ending
     cores = int(settings.conf.get("spark.executor.cores", "1"))
