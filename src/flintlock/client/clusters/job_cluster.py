@@ -23,7 +23,7 @@ from flintlock.client.connection.client import Client
 from flintlock.config.configuration import Configuration
 from flintlock.config.extras import require_extra
 from flintlock.config.files import LoadedConfiguration, environment_settings, split_assignment
-from flintlock.config.options import MAX_TASK_MANAGERS, SUPERVISE
+from flintlock.config.options import HA_CLUSTER_ID, HA_TYPE, MAX_TASK_MANAGERS, SUPERVISE
 from flintlock.host.cluster_spec import ClusterSpec
 from flintlock.host.job_directory import JobDescription, JobDirectory
 from flintlock.model.application import ApplicationStatus
@@ -45,8 +45,8 @@ _ADDRESSES: Final = {
     "taskmanager.bind-host": "127.0.0.1",
     "taskmanager.rpc.port": "0",
 }
-#: All JobManagers of such a cluster share its state directory, which has a secret of its own.
-_FIXED: Final = {"high-availability.type": "embedded", "security.secret-file": ""}
+#: The state directory of such a cluster has a secret of its own.
+_FIXED: Final = {"security.secret-file": ""}
 
 
 class JobCluster(Struct, frozen=True, kw_only=True):
@@ -90,7 +90,8 @@ def start_job_cluster(
     directory = JobDirectory(job_cluster_directory(state_dir, job_id, application=application))
     # The program has a slot itself: on a machine with one core its jobs need another TaskManager.
     workers = 2 if application else 1
-    spec = _spec(settings, dict(split_assignment(text, "-D") for text in overrides), workers)
+    given = dict(split_assignment(text, "-D") for text in overrides)
+    spec = job_cluster_spec(settings, given, job_id, max_workers=workers)
     description = JobDescription(
         job_id=job_id,
         name=package.spec.name,
@@ -160,14 +161,30 @@ def await_cluster_end(client: Client, state_dir: Path) -> ApplicationStatus:
     return end.application_status
 
 
-def _spec(settings: LoadedConfiguration, given: Mapping[str, str], max_workers: int) -> ClusterSpec:
+def job_cluster_spec(
+    settings: LoadedConfiguration, given: Mapping[str, str], job_id: JobId, *, max_workers: int
+) -> ClusterSpec:
+    """Return the processes and settings of a job's own cluster; `given` is what the user sets for this cluster.
+
+    It has its HA data in its state directory, whatever a session cluster of this configuration uses, unless
+    `high-availability.type` is among the given settings. In ZooKeeper it then has an id of its own: the data of a
+    session cluster is removed by no job's end.
+    """
     workers = {} if settings.configuration.get(MAX_TASK_MANAGERS) else {MAX_TASK_MANAGERS.key: str(max_workers)}
     return ClusterSpec(
         jobmanagers=1,
         taskmanagers=0,
         supervise=settings.configuration.get(SUPERVISE),
         conf=None if settings.file is None else str(settings.file),
-        settings={**environment_settings(), **_ADDRESSES, **workers, **given, **_FIXED},
+        settings={
+            **environment_settings(),
+            **_ADDRESSES,
+            **workers,
+            HA_TYPE.key: str(HA_TYPE.default),
+            **given,
+            HA_CLUSTER_ID.key: job_id,
+            **_FIXED,
+        },
     )
 
 
