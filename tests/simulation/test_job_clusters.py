@@ -1,11 +1,13 @@
 """Clusters that end with their job or program, simulated: whatever fails, it runs once and ends once.
 
-JobManagers that have ended are started again all the same, as by a supervisor that knows nothing of the end.
+JobManagers that have ended are started again all the same, as by a supervisor that knows nothing of the end. Operators
+shut clusters down in any state, which suspends their jobs. Half of the clusters start their TaskManagers themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from random import Random
 from typing import Final
 
@@ -15,7 +17,7 @@ from flintlock.dispatcher.cluster_job import ClusterEnd, ClusterJob, ProgramJobs
 from flintlock.dispatcher.leadership.leader_process import ApplicationLeaderProcessFactory
 from flintlock.entrypoints.components import DeploymentMode
 from flintlock.gateways.dispatcher import DispatcherGateway
-from flintlock.model.application import STATUS_OF_JOB, ApplicationStatus, program_key
+from flintlock.model.application import STATUS_OF_JOB, ApplicationStatus, ShutDownCluster, program_key
 from flintlock.model.commands import CancelJob
 from flintlock.model.errors import Conflict, FlintlockError, KeyReused
 from flintlock.model.ids import JobId
@@ -25,10 +27,11 @@ from flintlock.model.tasks import DeployTask
 from flintlock.testing.simulation.cluster import SimulatedCluster
 from flintlock.testing.simulation.fault_draws import draw_faults
 from flintlock.testing.simulation.silence import silence_simulation
+from flintlock.testing.simulation.workers import UNREGISTERED_S
 from flintlock.testing.simulation.workload import draw_job, with_id
 from flintlock.testing.virtual_time import run_virtual
 
-SEEDS: Final = 24
+SEEDS: Final = 36
 _LONGEST_S: Final = 4 * 3600.0
 _AFTERWARDS_S: Final = 60.0  # in which nothing may begin again
 
@@ -100,6 +103,32 @@ class Program:
         return False
 
 
+async def cancel(cluster: SimulatedCluster, random: Random, job_id: JobId) -> None:
+    """Cancel the job at any time."""
+    process = cluster.network.process("user")
+    await asyncio.sleep(random.uniform(0.0, 40.0))
+    while not cluster.shut_downs:
+        gateway = process.connect(DispatcherGateway, random.choice(cluster.job_managers))
+        try:
+            await gateway.command(CancelJob(job_id=job_id))
+        except FlintlockError as error:
+            if not error.retryable:
+                return
+            await asyncio.sleep(random.uniform(0.1, 1.0))
+        else:
+            return
+
+
+async def suspend(cluster: SimulatedCluster, random: Random) -> None:
+    """Shut the cluster down at any time, as DELETE /cluster does, and again: it is started again each time."""
+    process = cluster.network.process("operator")
+    for _ in range(random.randint(1, 3)):
+        await asyncio.sleep(random.uniform(0.0, 30.0))
+        gateway = process.connect(DispatcherGateway, random.choice(cluster.job_managers))
+        with suppress(FlintlockError):
+            await gateway.shut_down_cluster(ShutDownCluster())
+
+
 async def simulate(seed: int) -> list[str]:
     """Return what was violated."""
     random = Random(f"job-cluster-{seed}")
@@ -120,7 +149,16 @@ async def simulate(seed: int) -> list[str]:
             removes_ha_data=True,
         )
 
-    cluster = SimulatedCluster(random, faults, job_managers=random.choice([1, 2]), task_managers=2, mode=mode)
+    others_random = Random(f"job-cluster-workers-{seed}")
+    has_workers = others_random.random() < 0.5  # TaskManagers that leaders start, take over and end
+    cluster = SimulatedCluster(
+        random,
+        faults,
+        job_managers=random.choice([1, 2]),
+        task_managers=1 if has_workers else 2,
+        workers=has_workers,
+        mode=mode,
+    )
     violations: list[str] = []
     begun = cluster.spark.on_start
 
@@ -133,32 +171,21 @@ async def simulate(seed: int) -> list[str]:
     others = [draw_job(random, number).graph for number in (2, 3)] if is_program else []
     programs = [Program(f"main-{number}", random, cluster, disk.job_id, others) for number in range(2)]
 
-    async def cancel() -> None:
-        process = cluster.network.process("user")
-        await asyncio.sleep(random.uniform(0.0, 40.0))
-        while not cluster.shut_downs:
-            gateway = process.connect(DispatcherGateway, random.choice(cluster.job_managers))
-            try:
-                await gateway.command(CancelJob(job_id=disk.job_id))
-            except FlintlockError as error:
-                if not error.retryable:
-                    return
-                await asyncio.sleep(random.uniform(0.1, 1.0))
-            else:
-                return
-
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(cluster.run(), name="cluster")
         users = [tasks.create_task(program.run(), name="program") for program in programs if is_program]
         if random.random() < 0.3:
-            users.append(tasks.create_task(cancel(), name="cancel"))
+            users.append(tasks.create_task(cancel(cluster, random, disk.job_id), name="cancel"))
+        if others_random.random() < 0.5:
+            users.append(tasks.create_task(suspend(cluster, others_random), name="suspend"))
         try:
             async with asyncio.timeout(_LONGEST_S):
                 while not cluster.shut_downs:  # noqa: ASYNC110 (virtual time)
                     await asyncio.sleep(1.0)
         except TimeoutError:
             violations.append("the cluster has not ended")
-        await asyncio.sleep(_AFTERWARDS_S)
+        # A worker that the request to end has not reached ends by itself.
+        await asyncio.sleep(_AFTERWARDS_S + (UNREGISTERED_S if has_workers else 0.0))
         for task in (running, *users):
             task.cancel()
     violations += cluster.violations
@@ -177,6 +204,8 @@ def problems_at_the_end(cluster: SimulatedCluster, disk: Disk, programs: list[Pr
         problems.append(f"the job is {disk.ends[0].snapshot.status}, and the cluster {statuses}")
     if records.graphs or records.results or records.progress or records.ended:
         problems.append("the HA data was not removed")
+    if cluster.fleet is not None and cluster.fleet.machines:
+        problems.append(f"workers outlive their cluster: {sorted(cluster.fleet.machines)}")
     acknowledged = [program.answers for program in programs]
     for number in {number for answers in acknowledged for number in answers}:
         found = {answers[number] for answers in acknowledged if number in answers}
