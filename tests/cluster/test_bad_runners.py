@@ -135,6 +135,20 @@ def test_output_of_children_is_cut_too(b: RunnerHarness) -> None:
     assert len(ran.log) < OUTPUT_LIMIT + (16 << 10)
 
 
+def test_output_of_a_driver_of_its_own_is_cut_too(b: RunnerHarness) -> None:
+    text = """
+from pyspark.sql import SparkSession
+jvm = SparkSession.builder.getOrCreate()._jvm
+line = "x" * 10_000
+for _ in range(500):
+    jvm.System.err.println(line)
+    jvm.System.out.println(line)
+"""
+    ran = b.run(b.program(text, engine=EngineKind.DEDICATED))
+    assert ran.finished
+    assert OUTPUT_LIMIT < len(ran.log) < OUTPUT_LIMIT + (16 << 10)
+
+
 def test_a_runner_that_closes_its_output_goes_on(b: RunnerHarness) -> None:
     assert b.run(b.program("import os\nos.close(1)\nos.close(2)\n")).finished
 

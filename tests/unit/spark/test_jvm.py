@@ -1,18 +1,25 @@
 """The JVM's command line, its settings, and the cause of its death."""
 
+import os
+import subprocess
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import msgspec
 import pytest
 
+from flintlock.spark.engine import jvm
 from flintlock.spark.engine.java import Java
 from flintlock.spark.engine.jvm import (
+    DriverJvm,
+    JvmDied,
     JvmSettings,
     archive_flags,
     cause_of_death,
     java_properties,
     jvm_command,
+    note_in_output,
     spark_home,
 )
 
@@ -126,6 +133,86 @@ def test_only_the_end_of_a_long_log_is_reported(tmp_path: Path) -> None:
 
 def test_a_death_without_a_log_is_reported(tmp_path: Path) -> None:
     assert cause_of_death(1, tmp_path / "none") == "the JVM ended with exit code 1"
+
+
+def test_a_captured_jvm_prints_into_the_output_of_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the output is limited; in the log itself a driver that prints without end would fill the disk."""
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho printed >&2\n")
+    java.chmod(0o700)
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    monkeypatch.setattr(jvm, "_STDERR", writer)
+    captured = msgspec.structs.replace(
+        settings(environment=dict(os.environ)),
+        java=msgspec.structs.replace(JAVA, home=str(tmp_path)),
+        scratch_dir=str(tmp_path / "scratch"),
+        log_file=str(tmp_path / "attempt.log"),
+        run_dir="",
+        captured=True,
+    )
+    try:
+        jvm.start_jvm(captured).stop()
+        assert os.read(reader, 100) == b"printed\n"
+    finally:
+        os.close(reader)
+        os.close(writer)
+    assert not (tmp_path / "attempt.log").exists()
+
+
+def test_a_captured_jvm_is_reported_with_all_that_it_has_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its output passes through a pipe, which another process empties, before it is in the log."""
+    log = tmp_path / "attempt.log"
+    reader, writer = os.pipe()
+    monkeypatch.setattr(jvm, "_STDERR", writer)
+    captured = msgspec.structs.replace(settings(), log_file=str(log), captured=True)
+    process = subprocess.Popen(["sh", "-c", "echo 'Error: no such class' >&2; exit 1"], stderr=writer)
+
+    def empty_the_pipe() -> None:
+        process.wait()
+        while printed := os.read(reader, 8):
+            with log.open("ab") as file:
+                file.write(printed)
+
+    emptying = Thread(target=empty_the_pipe)
+    emptying.start()
+    try:
+        cause = DriverJvm(process, captured, None).cause_of_death()
+    finally:
+        os.close(writer)
+        emptying.join()
+        os.close(reader)
+
+    assert cause.startswith("the JVM ended with exit code 1; the end of")
+    assert "Error: no such class" in cause
+
+
+def test_a_log_that_takes_nothing_more_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    monkeypatch.setattr(jvm, "_STDERR", writer)
+    try:
+        assert note_in_output("the end", tmp_path / "full.log", patience_s=0.0) is False
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def test_a_jvm_that_opens_no_gateway_in_time_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jvm, "GATEWAY_TIMEOUT_S", 0.0)
+    hanging = DriverJvm(
+        subprocess.Popen(["sleep", "1000"], stdin=subprocess.PIPE),
+        msgspec.structs.replace(settings(), scratch_dir=str(tmp_path)),
+        None,
+    )
+    try:
+        with pytest.raises(JvmDied, match="opened no gateway within"):
+            hanging.gateway()
+    finally:
+        hanging.process.kill()
+        hanging.stop()
 
 
 def test_a_jvm_without_a_directory_refuses_relative_paths() -> None:

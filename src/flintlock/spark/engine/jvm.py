@@ -22,6 +22,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from threading import Event
 from typing import Final
 
 from msgspec import Struct
@@ -53,6 +54,11 @@ AHEAD_OF_TIME_SINCE: Final = 25
 #: Characters that have to be escaped in a key and in a value of a properties file.
 KEY_SPECIAL: Final = "\\=: #!"
 VALUE_SPECIAL: Final = "\\"
+
+#: The last line in the log of a captured driver, and how long it is waited for.
+DRIVER_ENDED: Final = "[flintlock: the job's own Spark driver has ended]"
+CAPTURE_S: Final = 5.0
+CAPTURE_POLL_S: Final = 0.01
 
 #: How much of the end of a log is searched for the cause of death.
 LOG_TAIL_BYTES: Final = 64 * 1024
@@ -91,6 +97,7 @@ class JvmSettings(Struct, frozen=True, kw_only=True):
     scratch_dir: str  # the JVM's own: settings, temporary files, Spark's local directories; need not exist
     log_file: str  # for what Spark logs and the JVM prints; where empty: this process's own output
     log_reader: int = -1  # an open descriptor of the log, where this process writes to it but cannot open it
+    captured: bool = False  # it prints into this process's own output, which another process writes to the log
     run_dir: str  # where the process is recorded; where empty: nowhere
     name: str = "jvm"  # the record's
     heap_bytes: int = DEFAULT_HEAP_BYTES  # unless conf has spark.driver.memory
@@ -171,7 +178,10 @@ class DriverJvm:
         """Return why it ended, from exit code and log."""
         settings = self._settings
         opened = settings.log_reader if settings.log_reader >= 0 else None
-        return cause_of_death(self.process.wait(), Path(settings.log_file), opened)
+        code = self.process.wait()
+        if settings.captured and settings.log_file:
+            note_in_output(DRIVER_ENDED, Path(settings.log_file))
+        return cause_of_death(code, Path(settings.log_file), opened)
 
 
 def start_jvm(settings: JvmSettings) -> DriverJvm:
@@ -286,9 +296,23 @@ def cause_of_death(code: int, log_file: Path, opened: int | None = None) -> str:
     return f"{how}; the end of {log_file}:\n{last}" if last else how
 
 
+def note_in_output(note: str, log_file: Path, *, patience_s: float = CAPTURE_S) -> bool:
+    """Print a line, and wait until it is in the log: then everything that was printed before it is there, too.
+
+    Returns False after `patience_s`, for a log that is full or cannot be written.
+    """
+    os.write(_STDERR, f"{note}\n".encode())
+    give_up_s, pause = time.monotonic() + patience_s, Event()
+    while note not in read_tail(log_file, LOG_TAIL_BYTES):
+        if time.monotonic() > give_up_s:
+            return False
+        pause.wait(CAPTURE_POLL_S)
+    return True
+
+
 def _open_log(settings: JvmSettings) -> int:
     """Return a descriptor for the JVM's output: that of this process, where it writes to the log already."""
-    if settings.log_reader >= 0 or not settings.log_file:
+    if settings.captured or settings.log_reader >= 0 or not settings.log_file:
         return os.dup(_STDERR)
     log_file = Path(settings.log_file)
     log_file.parent.mkdir(parents=True, exist_ok=True)

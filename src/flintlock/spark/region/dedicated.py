@@ -66,6 +66,7 @@ def start(message: Run, artifacts: Artifacts, *, directory: str) -> None:
         conf=conf,
         scratch_dir=str(Path(message.scratch) / ".driver"),
         log_file=message.log_path,
+        captured=True,  # under the limit of the attempt's own output
         run_dir=engine.run_dir,
         name="driver",
         heap_bytes=engine.heap_bytes,
