@@ -108,13 +108,13 @@ class StreamingUser:
 
     async def run(self) -> None:
         """Save the job up to three times, and stop it; a stop that was refused is triggered again, as a new one."""
-        for _ in range(self._random.randint(0, 3)):
+        for _ in range(self._random.choice([0, 0, 1, 3])):
             await asyncio.sleep(self._random.uniform(0.0, 10.0))
             saving = TriggerSavepoint(job_id=self._job_id)
             if not await self._operate(saving, waits=self._random.random() < 0.5):
                 break
         while not self._observed.ended:
-            await asyncio.sleep(self._random.uniform(0.0, 10.0))
+            await asyncio.sleep(self._random.uniform(0.0, self._random.choice([0.0, 1.0, 10.0, 30.0])))
             if not await self._operate(StopJob(job_id=self._job_id), waits=True):
                 break
         for operation in self._operations:
