@@ -32,7 +32,9 @@ QUERIES: Final = "queries"
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _MAX_PROBLEMS: Final = 10
-_STATE_VERSION: Final = re.compile(r"(?P<at>state/\d+/\d+(?:/[^/]+)?)/(?P<version>\d+)(?:_[0-9a-f-]+)?\.(?P<kind>\w+)")
+_STATE_VERSION: Final = re.compile(
+    r"(?P<at>state/\d+/\d+(?:/[^/]+)?)/(?P<version>\d+)(?:_[0-9a-f-]+)?\.(?P<kind>zip|snapshot|changelog|delta)"
+)
 
 
 class SavepointFile(Struct, frozen=True, kw_only=True):

@@ -219,6 +219,14 @@ def test_state_may_be_a_snapshot_and_changes(snapshot: str, change: str) -> None
     assert state == {f"state/0/1/left/{n}.{change}" for n in (7, 8, 9)} | {f"state/0/1/left/6.{snapshot}"}
 
 
+@pytest.mark.parametrize("name", ["SSTs/000008-5c1d.sst", "000008.sst", "logs/000009-5c1d.log", "7.blob"])
+def test_a_file_of_a_kind_that_is_not_known_is_saved(name: str) -> None:
+    """Whatever a state store writes beside snapshots and changes: that it is missing would be noticed too late."""
+    names = CHECKPOINT | {"state/0/0/9.zip", f"state/0/0/{name}"}
+
+    assert f"state/0/0/{name}" in files_of_batch(names, 8)
+
+
 def test_changes_from_the_beginning_need_no_snapshot() -> None:
     """The first versions have none."""
     names = {"metadata", "offsets/1", "commits/1", "state/0/0/1.delta", "state/0/0/2.delta"}
