@@ -23,9 +23,11 @@ from bench import (
     many_jobs,
     member_tls,
     results,
+    savepoints,
     scheduling,
     spark,
     streaming,
+    streaming_operations,
     yarn,
 )
 from bench.figures import Figure
@@ -41,6 +43,10 @@ MEASURES: Final[dict[str, Callable[[], Iterator[Figure]]]] = {
     "small-query": spark.small_query,
     "million-rows": spark.million_rows,
     "stateful-query": streaming.stateful_query,
+    "savepoint": savepoints.savepoint_of_state,
+    "batch-beside-savepoint": streaming_operations.batches_beside_savepoints,
+    "stop-and-restore": streaming_operations.stop_and_restore,
+    "twenty-streams": streaming_operations.twenty_streams,
     "durable-publication": durability.durable_publication,
     "hundred-jobs": spark.hundred_jobs,
     "twenty-jobs": spark.twenty_jobs,

@@ -26,6 +26,7 @@ from flintlock.model.savepoints import (
     MANIFEST,
     QUERIES,
     SavedQuery,
+    SavepointFile,
     SavepointManifest,
     damage,
     decode_manifest,
@@ -34,6 +35,7 @@ from flintlock.model.savepoints import (
 from flintlock.savepoints.checkpoints import files_below, is_local, latest_sink_batch
 from flintlock.savepoints.writing import (
     hash_file,
+    in_threads,
     link_or_copy,
     opened,
     sync_directories,
@@ -128,17 +130,18 @@ def _restore_query(
     prefix = f"{QUERIES}/{saved.uid}/"
     # Where jobs run as another user, the files become that one's: never those of the savepoint, or what they link to.
     owner = _other_owner(checkpoints.parent)
+
+    def restored(file: SavepointFile) -> None:
+        target = hidden / file.path.removeprefix(prefix)
+        link_or_copy(savepoint / file.path, target, link=owner is None)
+        with opened(target) as descriptor:
+            digest, _ = hash_file(descriptor)
+            os.fsync(descriptor)
+        if digest != file.sha256:
+            raise Invalid(f"the savepoint {savepoint} is damaged: {file.path} has another content than was saved")
+
     try:
-        for file in manifest.files:
-            if not file.path.startswith(prefix):
-                continue
-            target = hidden / file.path.removeprefix(prefix)
-            link_or_copy(savepoint / file.path, target, link=owner is None)
-            with opened(target) as descriptor:
-                digest, _ = hash_file(descriptor)
-                os.fsync(descriptor)
-            if digest != file.sha256:
-                raise Invalid(f"the savepoint {savepoint} is damaged: {file.path} has another content than was saved")
+        in_threads(restored, [file for file in manifest.files if file.path.startswith(prefix)])
         if query_id is not None:
             (hidden / "metadata").unlink()
             write_durably(hidden / "metadata", json.dumps({"id": query_id}).encode())

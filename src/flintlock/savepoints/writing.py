@@ -21,9 +21,10 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from flintlock.model.errors import Conflict, Corrupt, FlintlockError, Incompatible, Unavailable
 from flintlock.model.ids import JobId, TriggerId
@@ -54,6 +55,9 @@ from flintlock.savepoints.checkpoints import (
 _TRIES: Final = 20
 _COPIED_INSTEAD: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS})
 _CHUNK: Final = 1 << 20
+_THREADS: Final = 2
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def savepoint_name(job_id: JobId, trigger_id: TriggerId) -> str:
@@ -154,8 +158,8 @@ def _link_last_batch(checkpoint: Path, into: Path) -> int | None:
             return None
         try:
             # Listed after the commit was seen: what the batch needs is there, or was purged since.
-            for name in files_of_batch(files_below(checkpoint), batch):
-                link_or_copy(checkpoint / name, into / name)
+            names = files_of_batch(files_below(checkpoint), batch)
+            in_threads(lambda name: link_or_copy(checkpoint / name, into / name), names)
         except (FileGone, FileNotFoundError) as error:
             gone = error
         else:
@@ -203,13 +207,25 @@ def link_or_copy(source: Path, target: Path, *, link: bool = True) -> None:
         raise OSError(errno.EINVAL, "not a regular file", str(source))
 
 
-def durable_files(directory: Path) -> Iterator[SavepointFile]:
-    """Make every file below a directory durable, and yield it with its size and hash, in the order of their paths."""
-    for name in sorted(files_below(directory)):
+def durable_files(directory: Path) -> list[SavepointFile]:
+    """Make every file below a directory durable; return each with its size and hash, in the order of their paths."""
+
+    def made_durable(name: str) -> SavepointFile:
         with opened(directory / name) as descriptor:
             digest, size = hash_file(descriptor)
             os.fsync(descriptor)
-        yield SavepointFile(path=name, size=size, sha256=digest)
+        return SavepointFile(path=name, size=size, sha256=digest)
+
+    return in_threads(made_durable, sorted(files_below(directory)))
+
+
+def in_threads(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """Return what a function returns for each item: while one file is hashed, another one is copied or synced.
+
+    Raises what it raises for the first item for which it does, when no call of it runs any more.
+    """
+    with ThreadPoolExecutor(_THREADS, "savepoint") as threads:
+        return list(threads.map(function, items))
 
 
 def hash_file(descriptor: int) -> tuple[str, int]:
