@@ -277,6 +277,43 @@ def test_a_drained_query_completes_the_batch_that_it_has_begun_and_finishes(
     assert ("trigger(once=True)" in spark.calls, spark.queries == []) == (repeated, repeated)
 
 
+def test_a_query_that_was_stopped_from_another_thread_to_be_drained_is_not_a_failure(tmp_path: Path) -> None:
+    """The batch that it had begun is completed, and what completes it is not stopped by a request that comes late."""
+    (tmp_path / JOB / "files-v1" / "offsets").mkdir(parents=True)
+    (tmp_path / JOB / "files-v1" / "offsets" / "0").touch()
+    first, last = FakeQuery(False, True), FakeQuery(False, True)
+    spark = FakeSpark(first, last)
+    drained: list[bool] = []
+
+    def report(progress: QueryProgress) -> None:
+        del progress
+        task.begin_drain()
+        drained.append(True)
+
+    def activity(text: str) -> None:
+        if "after its batch" in text:
+            task.begin_drain()
+
+    sink = Sink(format="parquet", path=str(tmp_path / "out"))
+    asked = iter((False, True, True))
+    task = streaming(
+        spark,
+        sink=sink,
+        checkpoint_dir=str(tmp_path / JOB),
+        report=report,
+        activity=activity,
+        drain=lambda: next(asked),
+    )
+    task.run()
+
+    assert drained
+    assert first.stopped
+    assert "trigger(once=True)" in spark.calls
+    assert not last.stopped
+    task.begin_drain()
+    assert not last.stopped
+
+
 def test_a_batch_that_fails_while_its_query_is_drained_fails_the_task(tmp_path: Path) -> None:
     (tmp_path / JOB / "files-v1" / "offsets").mkdir(parents=True)
     (tmp_path / JOB / "files-v1" / "offsets" / "0").touch()

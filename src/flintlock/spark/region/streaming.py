@@ -82,6 +82,7 @@ class StreamingTask:
         self._progress: QueryProgress | None = None  # set when the query is started
         every = self._query.trigger.interval if self._query.trigger.kind is TriggerKind.PROCESSING_TIME else ""
         self._figures = QueryFigures(name=str(self._vertex.name), interval_ms=interval_ms(every))
+        self._running: Any = None  # the query, from its start until it is stopped or has ended
         self.in_user_code = False  # the function for batches was being loaded when something failed
 
     @property
@@ -96,6 +97,13 @@ class StreamingTask:
         if self._frames.current_step is not None:
             return self._frames.current_step, error
         return self._frames.find_failed_step(self._vertex.inputs[0], error) or (self._vertex.name, error)
+
+    def begin_drain(self) -> None:
+        """Stop the query, from another thread than that of `run`, which then need not wait until it looks again."""
+        query = self._running
+        if query is not None:
+            with suppress(Exception):  # `run` stops it, too
+                query.stop()
 
     def run(self) -> Worked:
         """Run the query to its end. Raises Interrupted when it was stopped, TaskError, or what user code raises."""
@@ -157,6 +165,7 @@ class StreamingTask:
         self._activity(f"starting {self._vertex.name}")
         restored = latest_batch(_names_in(f"{self.checkpoint}/commits"))
         query: Any = self._start()
+        self._running = query
         self._progress = QueryProgress(
             checkpoint=self.checkpoint, restored=restored, started_ms=int(time.time() * 1000)
         )
@@ -173,11 +182,15 @@ class StreamingTask:
             with suppress(Exception):  # the TaskManager releases the session, which stops it, too
                 query.stop()
             raise
+        finally:
+            self._running = None
         error = query.exception()
         if error is not None:
             raise error
         self._observe(query)
-        if not self._query.ends:
+        if self._drain():
+            self._complete_batch(query)
+        elif not self._query.ends:
             raise TaskError(
                 FailureKind.SPARK_TASK,
                 "the query ended without an exception, and was not stopped by its job",
@@ -189,6 +202,7 @@ class StreamingTask:
 
         A stop interrupts a batch, which may be in the sink already. Run once, Spark repeats just that batch.
         """
+        self._running = None  # what runs now must not be stopped
         self._activity(f"stopping {self._vertex.name} after its batch")
         query.stop()
         planned = latest_batch(_names_in(f"{self.checkpoint}/offsets"))

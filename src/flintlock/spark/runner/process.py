@@ -170,6 +170,7 @@ class RunnerProcess:
         self._targets: Final[queue.SimpleQueue[TargetsChecked]] = queue.SimpleQueue()
         self._interruption: Final = Interruption()
         self._drain: Final = threading.Event()  # set when a streaming task is to end after its batch
+        self._streaming: StreamingTask | None = None  # set when a query is about to run
         self._progress: Final = Progress(self._send)
         self._backend: SparkBackend | None = None  # set once a session is open
         self._receiver: threading.Thread | None = None  # reads the inbox once there is a task
@@ -318,7 +319,7 @@ class RunnerProcess:
         attempt.frames = StepFrames(backend, task.graph, artifacts, task.inputs)
         config = session_config(task, message.cores)
         if task.graph.job_type is JobType.STREAMING:
-            streaming = attempt.region_task = StreamingTask(
+            streaming = self._streaming = attempt.region_task = StreamingTask(
                 task,
                 backend,
                 attempt.frames,
@@ -437,10 +438,19 @@ class RunnerProcess:
 
     def _answer(self, number: int, query: TaskQuery) -> None:
         try:
-            answered = CommandAnswered(number=number, answer=answer(query, self._drain.set))
+            answered = CommandAnswered(number=number, answer=answer(query, self._begin_drain))
         except Exception as error:  # noqa: BLE001 - whatever it is, the TaskManager waits for an answer
             answered = CommandAnswered(number=number, problem=f"{type(error).__name__}: {error}")
         self._send_answer(answered)
+
+    def _begin_drain(self) -> None:
+        """Have a streaming task end after its batch; the first request also stops its query, without waiting for it."""
+        first = not self._drain.is_set()
+        self._drain.set()
+        if first and self._streaming is not None:
+            stopping = threading.Thread(target=self._streaming.begin_drain, name="flintlock-drain", daemon=True)
+            with suppress(RuntimeError):  # no room for its stack: the task looks by itself soon
+                stopping.start()
 
     def _send_answer(self, answered: CommandAnswered) -> None:
         data = frame(answered)
