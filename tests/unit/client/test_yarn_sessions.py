@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import io
+import json
+import tarfile
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.unit.client.answering import serving
 
 from flintlock.cli.main import run_app
+from flintlock.client.authoring.targets import read_program
 from flintlock.client.clusters.discovery import find_cluster
-from flintlock.client.clusters.yarn_cluster import YarnSessions, checked_id
+from flintlock.client.clusters.job_cluster import with_job_id
+from flintlock.client.clusters.yarn_cluster import YarnJobClusters, YarnSessions, checked_id
 from flintlock.config.configuration import Configuration
 from flintlock.config.files import LoadedConfiguration
 from flintlock.model.errors import Refused, Unavailable
@@ -158,3 +164,32 @@ def test_a_session_that_does_not_answer_is_killed_by_yarn_when_it_is_stopped(kno
     assert report.state is YarnApplicationState.KILLED
     assert not bridge.staging.exists
     assert list((known / "yarn").iterdir()) == []
+
+
+@pytest.mark.parametrize(("configured", "slots"), [({}, "2"), ({"taskmanager.numberOfTaskSlots": "4"}, "4")])
+def test_a_program_is_staged_as_the_job_of_an_application_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, configured: dict[str, str], slots: str
+) -> None:
+    """Its container has a slot for its first job, too; the address is how other commands reach it."""
+    (tmp_path / "yarn-site.xml").touch()
+    (tmp_path / "nightly.py").write_text("print(1)")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    bridge = Bridge()
+    package = with_job_id(read_program(tmp_path / "nightly.py", application=True).package())
+    clusters = YarnJobClusters(
+        Configuration(configured), tmp_path, lambda _: None, application=True, open_bridge=bridge.open
+    )
+    with serving({"GET /readyz": [(200, {})]}) as server:
+        bridge.yarn.tracking_url = server.url
+        cluster = clusters.start(package, (), attached=False)
+
+    assert cluster.address == "yarn://application_1_0001"
+    (submission,) = bridge.yarn.submitted
+    assert submission.name == "nightly"
+    assert json.loads(bridge.staging.contents["flintlock.yaml"])["taskmanager.numberOfTaskSlots"] == slots
+    with tarfile.open(fileobj=io.BytesIO(bridge.staging.contents["job.tar"])) as tar:
+        member = tar.extractfile("job/description.json")
+        assert member is not None
+        description = json.load(member)
+    assert (description["application"], description["attached"]) == (True, False)
+    assert not (tmp_path / "yarn" / "session").exists(), "it is no session"

@@ -33,7 +33,7 @@ from flintlock.client.connection.client import Client
 from flintlock.client.connection.credentials import ClientCredentials
 from flintlock.config.configuration import Configuration
 from flintlock.config.extras import require_extra
-from flintlock.config.options import SECRET_FILE, YARN_APPLICATION_ID, YARN_APPLICATION_NAME, YARN_STAGING
+from flintlock.config.options import SECRET_FILE, TM_SLOTS, YARN_APPLICATION_ID, YARN_APPLICATION_NAME, YARN_STAGING
 from flintlock.host.cluster_spec import ClusterSpec
 from flintlock.host.job_directory import JobDescription, JobDirectory, JobEnd
 from flintlock.host.private_files import make_private_directory
@@ -57,6 +57,7 @@ _SECRET_BYTES: Final = 32
 _POLL_S: Final = 0.25
 _END_S: Final = 60.0
 _START_S: Final = 300.0
+_PROGRAM_SLOTS: Final = "2"  # a program has one of them, and its first job must not wait for another container
 
 
 @contextmanager
@@ -248,11 +249,13 @@ class YarnJobClusters:
         notify: Callable[[str], None],
         *,
         application: bool = False,
+        open_bridge: BridgeOpener | None = None,
     ) -> None:
         self._configuration: Final = configuration
         self._state_dir: Final = state_dir
         self._notify: Final = notify
         self._application: Final = application
+        self._open_bridge: Final = open_bridge
 
     def place(self, job_id: JobId) -> str:  # noqa: ARG002 (YARN gives it an id)
         """See `JobClusters`."""
@@ -272,13 +275,15 @@ class YarnJobClusters:
         configuration = self._configuration
         if not configuration.has(YARN_APPLICATION_NAME):
             configuration = configuration.over({YARN_APPLICATION_NAME.key: name})
+        if self._application and not configuration.get(TM_SLOTS):
+            configuration = configuration.over({TM_SLOTS.key: _PROGRAM_SLOTS})
         with TemporaryDirectory(prefix="flintlock-job-") as place:
             directory = JobDirectory(Path(place))
             directory.create(description, msgspec.json.encode(package.spec), package.files, ClusterSpec())
             archive = Path(place) / "job.tar"
             with tarfile.open(archive, "w") as tar:
                 tar.add(directory.path, directory.path.name)
-            sessions = YarnSessions(configuration, self._state_dir)
+            sessions = YarnSessions(configuration, self._state_dir, self._open_bridge)
             started = sessions.start(timeout_s=_START_S, notify=self._notify, job=archive)
         own_dir = self._state_dir / "yarn" / started.application_id
         address = f"{SCHEME}{started.application_id}"
@@ -286,7 +291,8 @@ class YarnJobClusters:
 
     def await_end(self, client: Client, cluster: JobCluster) -> ApplicationStatus:  # noqa: ARG002
         """See `JobClusters`."""
-        return YarnSessions(self._configuration, self._state_dir).await_job_end(cluster.state_dir.name)
+        sessions = YarnSessions(self._configuration, self._state_dir, self._open_bridge)
+        return sessions.await_job_end(cluster.state_dir.name)
 
 
 def checked_id(text: str) -> str:
