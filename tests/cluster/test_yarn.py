@@ -193,7 +193,7 @@ def test_a_killed_application_master_is_replaced_and_batch_and_streaming_tasks_g
     with fl.connect(session.address) as client:
         handles = [client.submit(long), client.submit(stream)]
         for handle in handles:
-            until(f"a task of {handle.name}", lambda handle=handle: _attempts(client, handle)[-1]["activity"], LIMIT_S)
+            until(f"a task of {handle.name}", lambda handle=handle: _activity(client, handle), LIMIT_S)
         until("rows of the stream", lambda: _committed(out), LIMIT_S)
         workers = [process.pid for process in session.task_managers()]
         (master,) = session.yarn.containers("yarn_jobmanager", session.id)
@@ -223,6 +223,12 @@ def _attempts(client: fl.Client, handle: fl.JobHandle) -> list[dict[str, Any]]:
     return client.http.call("GET", f"/jobs/{handle.id}/attempts").json()["regions"][0]["attempts"]
 
 
+def _activity(client: fl.Client, handle: fl.JobHandle) -> str:
+    """Return what the last attempt of a job's first region does; nothing if there is none."""
+    attempts = _attempts(client, handle)
+    return str(attempts[-1]["activity"] or "") if attempts else ""
+
+
 def _batches(out: Path) -> list[Path]:
     """Return the log of Spark's file sink: a file for each batch that is committed."""
     return [path for path in (out / "_spark_metadata").glob("*") if path.name.isdecimal() or path.suffix == ".compact"]
@@ -243,7 +249,7 @@ def test_a_killed_container_is_noticed_and_replaced_also_by_a_resource_manager_t
     job.result("rows", job.sql("slow", LONG))
     with fl.connect(session.address) as client:
         handle = client.submit(job, config={"restart-strategy.type": "fixed-delay"})
-        until("a running task", lambda: _attempts(client, handle)[-1]["activity"], LIMIT_S)
+        until("a running task", lambda: _activity(client, handle), LIMIT_S)
         (worker,) = session.task_managers()
 
         session.yarn.restart_resource_manager()
@@ -253,7 +259,7 @@ def test_a_killed_container_is_noticed_and_replaced_also_by_a_resource_manager_t
 
         worker.send_signal(signal.SIGKILL)
         until("the next attempt", lambda: len(_attempts(client, handle)) == 2, LIMIT_S)
-        until("a running task", lambda: _attempts(client, handle)[-1]["activity"], LIMIT_S)
+        until("a running task", lambda: _activity(client, handle), LIMIT_S)
         lost = _attempts(client, handle)[0]
         assert lost["failure"]["kind"] == "TaskManager lost"
         assert "heartbeat" not in lost["failure"]["message"], "noticed before its heartbeats were missed"
@@ -400,7 +406,7 @@ def test_a_task_on_a_node_that_yarn_has_lost_runs_on_and_its_task_manager_ends_w
     job.result("rows", job.sql("slow", LONG))
     with fl.connect(f"yarn://{application_id}", state_dir=tmp_path / "state" / "flintlock" / "default") as client:
         handle = client.submit(job)
-        until("a running task", lambda: _attempts(client, handle)[-1]["activity"], LIMIT_S)
+        until("a running task", lambda: _activity(client, handle), LIMIT_S)
         (worker,) = yarn.containers("taskmanager", application_id)
         (master,) = yarn.containers("yarn_jobmanager", application_id)
         assert yarn.node_of(worker) != yarn.node_of(master)
