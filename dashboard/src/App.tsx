@@ -2,16 +2,18 @@ import { lazy, type ReactNode, Suspense, useCallback, useEffect, useState } from
 
 import type { Address } from "./address/address.ts";
 import { useAddress } from "./address/useAddress.ts";
-import { type ApiError, token } from "./api/http.ts";
+import { type ApiError, refusals, token } from "./api/http.ts";
 import { queryClient } from "./api/queries.ts";
 import styles from "./App.module.css";
 import { ConnectionState } from "./ConnectionState.tsx";
 import { LiveProvider } from "./live/LiveProvider.tsx";
 import { JobPage } from "./pages/job/JobPage.tsx";
-import { JobManagerPage } from "./pages/jobmanager/JobManagerPage.tsx";
+import { JobManagerPage } from "./pages/jobmanagers/JobManagerPage.tsx";
+import { JobManagersPage } from "./pages/jobmanagers/JobManagersPage.tsx";
 import { JobsPage } from "./pages/jobs/JobsPage.tsx";
 import { LoginPage } from "./pages/login/LoginPage.tsx";
 import { OverviewPage } from "./pages/overview/OverviewPage.tsx";
+import { QuarantinePage } from "./pages/quarantine/QuarantinePage.tsx";
 import { TaskManagerPage } from "./pages/taskmanagers/TaskManagerPage.tsx";
 import { TaskManagersPage } from "./pages/taskmanagers/TaskManagersPage.tsx";
 
@@ -20,10 +22,10 @@ const NewJobPage = lazy(async () => ({ default: (await import("./pages/newjob/Ne
 
 const PAGES = [
   ["#/", "Overview", ["overview"]],
-  ["#/jobs", "Jobs", ["jobs", "job"]],
+  ["#/jobs", "Jobs", ["jobs", "job", "quarantine"]],
   ["#/new", "New job", ["new"]],
   ["#/taskmanagers", "TaskManagers", ["taskmanagers", "taskmanager"]],
-  ["#/jobmanager", "JobManager", ["jobmanager"]],
+  ["#/jobmanagers", "JobManagers", ["jobmanagers", "jobmanager"]],
 ] as const;
 
 /** The dashboard: its frame, and the page that the address names; a page for the credential if the cluster wants one. */
@@ -36,6 +38,7 @@ export function App(): ReactNode {
     queryClient.clear();
     setRefused(null);
   }, []);
+  useEffect(() => refusals.subscribe(onRefused), [onRefused]);
   useTitle(address);
   if (refused !== null) return <LoginPage refused={refused} onToken={tried} />;
   return (
@@ -79,6 +82,10 @@ function Page({ address }: { readonly address: Address }): ReactNode {
       return <TaskManagersPage />;
     case "taskmanager":
       return <TaskManagerPage key={address.id} id={address.id} />;
+    case "jobmanagers":
+      return <JobManagersPage />;
+    case "quarantine":
+      return <QuarantinePage />;
     case "jobmanager":
       return <JobManagerPage />;
     case "unknown":

@@ -17,6 +17,8 @@ from tests.cluster.processes import Processes, until
 
 from flintlock.testing import rest_requests
 
+#: How many times longer something may take on a machine that runs other tests as well.
+BUSY: Final = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 HOSTILE: Final = '<script>window.harmed = true</script><img src=x onerror="window.harmed = true"> ☃ 漢字'
 JOB: Final[dict[str, Any]] = {
     "name": "revenue",
@@ -117,7 +119,8 @@ def test_every_page_of_waiting_jobs_is_shown_without_an_error_or_a_request_to_an
         const job = argument.jobs.revenue;
         const pages = {
             "#/": "Waiting for slots", "#/jobs": "Newest first", "#/taskmanagers": "flintlock taskmanager",
-            "#/jobmanager": "security.authentication", [`#/jobs/${job}/graph`]: "a blocking exchange",
+            "#/jobmanager": "security.authentication", "#/jobmanagers": "LEADER",
+            "#/quarantine": "No job is quarantined", [`#/jobs/${job}/graph`]: "a blocking exchange",
             [`#/jobs/${job}/timeline`]: "SCHEDULED", [`#/jobs/${job}/failures`]: "Nothing of this job has failed",
             [`#/jobs/${job}/logs`]: "Nothing of this job has run yet", [`#/jobs/${job}/results`]: "none yet",
             [`#/jobs/${job}/configuration`]: "Restart strategy", "#/nothing": "There is no such page",
@@ -307,8 +310,10 @@ def test_axe_finds_nothing_serious_on_any_page_in_light_and_dark_and_nothing_is_
         cluster,
         """
         const job = argument.jobs.revenue;
-        const tabs = ["graph?step=clean", "timeline", "failures", "logs", "results", "streaming", "configuration"];
-        const others = ["#/", "#/jobs", "#/new", "#/taskmanagers", "#/jobmanager"];
+        const tabs = ["graph?step=clean", "timeline", "failures", "logs", "results", "streaming", "checkpoints"];
+        const others = ["#/", "#/jobs", "#/new", "#/taskmanagers", "#/jobmanagers", "#/jobmanager", "#/quarantine"];
+        tabs.push("configuration");
+        others.push("#/nothing");
         const pages = [...others, ...tabs.map(tab => `#/jobs/${job}/${tab}`)];
         const found = [];
         for (const hash of pages) {
@@ -394,16 +399,24 @@ def test_a_graph_of_300_steps_is_drawn_and_can_be_used(chromium: Chromium, clust
         cluster,
         """
         await open("#/");
-        await page.getByRole("link", {name: "large"}).first().click();
-        const step = page.getByRole("button", {name: /^s298 /});
-        await step.waitFor();
-        await step.click();
+        await page.getByRole("link", {name: "large"}).first().waitFor();
+        const ms = await page.evaluate(() => new Promise(resolve => {
+            const begun = performance.now();
+            new MutationObserver((_, observer) => {
+                if (document.querySelectorAll("svg [role=button]").length < 300) return;
+                observer.disconnect();
+                requestAnimationFrame(() => setTimeout(() => resolve(performance.now() - begun)));  // it is painted
+            }).observe(document.body, {childList: true, subtree: true});
+            [...document.querySelectorAll("a")].find(link => link.textContent === "large").click();
+        }));
+        await page.getByRole("button", {name: /^s298 /}).click();
         await page.getByRole("heading", {name: "s298"}).waitFor();
-        return page.locator("svg [role=button]").count();
+        return {ms, steps: await page.locator("svg [role=button]").count()};
         """,
         limit_s=120,
     )
-    assert drawn == 300
+    assert drawn["steps"] == 300
+    assert drawn["ms"] < 1000 * BUSY
 
 
 @pytest.fixture(scope="module")
@@ -465,3 +478,62 @@ def test_without_a_session_a_token_is_asked_for_and_kept_for_the_tab(
     )
     assert outcome["refused"]
     assert outcome["buttons"] == 0  # a viewer may not
+
+
+def test_when_access_expires_the_page_says_so_and_continues_with_another_token(
+    chromium: Chromium, guarded: Processes, tmp_path: Path
+) -> None:
+    def token(*options: str) -> str:
+        create = ("token", "create", "--role", "viewer", "--name", "eve", "-m", guarded.url, *options)
+        return flintlock(*create, cwd=tmp_path).stdout.strip()
+
+    job = rest_requests.post(f"{guarded.url}/jobs", json={**JOB, "name": "stays"}).json()["jobid"]
+    lasting = token()
+    axe = (HERE / "node_modules" / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
+    outcome = chromium.run(
+        """
+        await page.goto(`${argument.origin}/#/jobs/${argument.job}/configuration`);
+        const enter = async token => {
+            await page.getByLabel("Or enter a token").fill(token);
+            await page.keyboard.press("Enter");
+            await page.getByRole("heading", {name: "stays"}).waitFor();
+        };
+        await enter(argument.short);
+        await page.getByText("Your access has ended").waitFor();
+        const shown = await page.locator("main").innerText();
+        await page.evaluate(argument.axe);
+        const {violations} = await page.evaluate(() => axe.run());
+        const serious = violations.filter(({impact}) => ["serious", "critical"].includes(impact)).map(({id}) => id);
+        await enter(argument.lasting);
+        return {shown, serious, address: page.url()};
+        """,
+        {"origin": guarded.url, "job": job, "short": token("--expires", "20s"), "lasting": lasting, "axe": axe},
+        limit_s=120,
+    )
+    assert "Log in again" in outcome["shown"]
+    assert outcome["serious"] == []
+    assert outcome["address"].endswith(f"/#/jobs/{job}/configuration")
+
+
+def test_a_waiting_job_is_rescaled_in_the_browser_after_a_question(chromium: Chromium, cluster: Cluster) -> None:
+    job = cluster.submit("rescaled")
+    question = run(
+        chromium,
+        cluster,
+        """
+        await open(`#/jobs/${argument.job}/configuration`);
+        await page.getByRole("button", {name: "Rescale"}).click();
+        const dialog = page.getByRole("dialog");
+        const question = await dialog.innerText();
+        await dialog.getByLabel("Slots for each step").fill("3");
+        await dialog.getByRole("button", {name: "Rescale"}).click();
+        await dialog.waitFor({state: "hidden"});
+        await page.getByRole("region", {name: "Changes"}).getByText("rescale").waitFor();
+        return question;
+        """,
+        job=job,
+    )
+    assert "Rescale rescaled?" in question
+    assert "attempts that run are not changed" in question
+    changes = rest_requests.get(f"{cluster.processes.url}/jobs/{job}/changes").json()["changes"]
+    assert [change["kind"] for change in changes] == ["rescale"]

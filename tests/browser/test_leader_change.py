@@ -28,11 +28,14 @@ WATCH = """
             .observe(state, {childList: true, characterData: true, subtree: true});
     });
     const term = async () => (await page.locator("main").innerText()).match(/(\\d+)\\s+Term of the leader/)?.[1];
+    const standbys = count => page.getByRole("link", {name: `${count} Standbys`}).waitFor({timeout: 60000});
     const first = await term();
+    await standbys(1);
     await page.evaluate(job => fetch("/jobs", {
         method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(job)}), argument.ready);
     await page.getByRole("link", {name: "after"}).waitFor({timeout: 90000});
     await page.getByText("Live", {exact: true}).waitFor();
+    await standbys(0);  // of a killed leader nothing is left but its standby, which leads
     const kept = await page.getByRole("link", {name: "before"}).count();
     return {kept, first, last: await term(), ...await page.evaluate(() => ({same: window.same, seen: window.seen}))};
 """

@@ -1,6 +1,6 @@
 // The address of a page, behind the `#`: what is shown, and by which filter. A link to it shows the same to everyone.
 
-export const JOB_TABS = ["graph", "timeline", "failures", "logs", "results", "streaming", "configuration"] as const;
+export const JOB_TABS = ["graph", "timeline", "failures", "logs", "results", "streaming", "checkpoints", "configuration"] as const;
 export type JobTab = (typeof JOB_TABS)[number];
 
 export const JOB_STATES = [
@@ -54,7 +54,9 @@ export type Address =
   | { readonly page: "job"; readonly id: string; readonly tab: JobTab; readonly step: string }
   | { readonly page: "taskmanagers" }
   | { readonly page: "taskmanager"; readonly id: string }
+  | { readonly page: "jobmanagers" }
   | { readonly page: "jobmanager" }
+  | { readonly page: "quarantine" }
   | { readonly page: "unknown" };
 
 /** Returns what an address, with or without its `#`, shows. */
@@ -72,7 +74,7 @@ export function readAddress(hash: string): Address {
   }
   if (first === "taskmanagers" && parts.length === 1) return { page: "taskmanagers" };
   if (first === "taskmanagers" && parts.length === 2) return { page: "taskmanager", id: second };
-  if (first === "jobmanager" && parts.length === 1) return { page: "jobmanager" };
+  if ((first === "jobmanagers" || first === "jobmanager" || first === "quarantine") && parts.length === 1) return { page: first };
   return { page: "unknown" };
 }
 
@@ -89,8 +91,10 @@ export function writeAddress(address: Address): string {
       return "#/taskmanagers";
     case "taskmanager":
       return `#/taskmanagers/${encodeURIComponent(address.id)}`;
+    case "jobmanagers":
     case "jobmanager":
-      return "#/jobmanager";
+    case "quarantine":
+      return `#/${address.page}`;
     default:
       return "#/";
   }

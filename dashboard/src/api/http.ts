@@ -39,6 +39,19 @@ function noteTerm(response: Response): void {
   for (const onChange of termListeners) onChange();
 }
 
+let admitted = false;
+const refusalListeners = new Set<(error: ApiError) => void>();
+
+/** That the cluster refuses the credential of this tab, and whether it had accepted one before. */
+export const refusals = {
+  subscribe: (onRefused: (error: ApiError) => void): (() => void) => {
+    refusalListeners.add(onRefused);
+    return () => refusalListeners.delete(onRefused);
+  },
+  /** Whether the cluster has answered a request of this tab since it was loaded: if it refuses one now, access has ended. */
+  afterAccess: (): boolean => admitted,
+};
+
 /** Sends a request. Throws ApiError for every response that is no success, TypeError where there is none. */
 export async function send(path: string, options: RequestInit = {}): Promise<Response> {
   const headers = new Headers(options.headers);
@@ -46,8 +59,13 @@ export async function send(path: string, options: RequestInit = {}): Promise<Res
   if (credential !== null) headers.set("Authorization", `Bearer ${credential}`);
   const response = await fetch(path, { ...options, headers, cache: "no-store" });
   noteTerm(response);
-  if (response.ok) return response;
-  throw new ApiError(response.status, await sentencesOf(response));
+  if (response.ok) {
+    admitted = true;
+    return response;
+  }
+  const error = new ApiError(response.status, await sentencesOf(response));
+  if (response.status === 401) for (const onRefused of refusalListeners) onRefused(error);
+  throw error;
 }
 
 /** Returns what a GET request answers. */

@@ -50,9 +50,22 @@ function intervalOf<T>({ everyMs = false }: Options<T>): number | false | ((quer
 /** Whether a path shows something of these jobs, or counts jobs. */
 export function concerns(path: string, jobs: ReadonlySet<string>): boolean {
   const [, first, second = "", third = ""] = path.split(/[/?]/);
+  if (first === "quarantine") return true;
   if (first === "taskmanagers") return third !== "metrics"; // those are read at regular times
   if (first === "overview" || first === "resources") return true;
   return first === "jobs" && (second === "overview" || jobs.has(second));
+}
+
+/** Whether a path shows JobManagers, TaskManagers, slots or the queue. */
+export function concernsCluster(path: string): boolean {
+  const [, first, , third = ""] = path.split(/[/?]/);
+  if (first === "taskmanagers") return third === "";
+  return first === "overview" || first === "resources" || first === "jobmanagers";
+}
+
+/** Has everything read again that shows JobManagers, TaskManagers, slots or the queue. */
+export function refreshCluster(): void {
+  void queryClient.invalidateQueries({ predicate: ({ queryKey: [path] }) => concernsCluster(String(path)) });
 }
 
 /** Has everything read again that shows something of these jobs. */

@@ -81,6 +81,7 @@ export interface AttemptInfo {
   readonly slots?: number;
   readonly timestamps?: Readonly<Record<string, number>>;
   readonly activity?: string;
+  readonly publishing?: number;
   readonly metrics?: AttemptMetrics;
   readonly outputs?: ReadonlyArray<StepOutput>;
   readonly failure?: FailureInfo | null;
@@ -509,6 +510,22 @@ export interface JobIds {
 /** GET /jobs/:jobid/logs. */
 export interface JobLogs {
   readonly logs?: ReadonlyArray<LogPart>;
+}
+
+/** One JobManager: where it is reached, and the epoch in which it leads, 0 for a standby.
+
+    `since`: since when it leads, or watches the leader. */
+export interface JobManagerSummary {
+  readonly rest: string;
+  readonly rpc: string;
+  readonly host?: string;
+  readonly epoch?: number;
+  readonly since?: number;
+}
+
+/** GET /jobmanagers: the leader, then its standbys. */
+export interface JobManagersResponse {
+  readonly jobmanagers?: ReadonlyArray<JobManagerSummary>;
 }
 
 /** The whole document. */

@@ -28,9 +28,10 @@ export function Drawing(props: {
 }): ReactNode {
   const { steps, edges } = props;
   const arrow = useId();
-  const shape = JSON.stringify([steps.map(({ id, region }) => ({ id, region })), edges]);
-  // Where steps are does not change with their states.
+  const shape = JSON.stringify([steps.map(({ id, region }) => [id, region]), edges.map(({ from, to }) => [from, to])]);
+  // Where steps are does not change with their states, nor with what they have put out.
   const placed = useMemo(() => placeGraph(steps, edges), [shape]);
+  const exchanges = new Map(edges.map((edge) => [`${edge.from} ${edge.to}`, edge]));
   const nameOf = new Map(steps.map((step) => [step.id, step.name]));
   return (
     <div className={styles["canvas"]}>
@@ -50,17 +51,28 @@ export function Drawing(props: {
         {[...placed.frames].map(([region, box]) => (
           <rect key={region} className={styles["frame"]} {...box} rx={12} />
         ))}
-        {placed.edges.map((edge) => {
-          const blocking = (edge as typeof edge & StepEdge).blocking;
+        {placed.edges.map((edge, index) => {
+          const { blocking = false, amount = "" } = exchanges.get(`${edge.from} ${edge.to}`) ?? {};
+          const place = labelPlace(edge.points);
           return (
-            <path
-              key={`${edge.from} ${edge.to}`}
-              className={blocking ? styles["blocking"] : styles["edge"]}
-              d={curve(edge.points)}
-              markerEnd={`url(#${arrow})`}
-            >
-              <title>{`${nameOf.get(edge.from) ?? ""} to ${nameOf.get(edge.to) ?? ""}, ${blocking ? "blocking" : "pipelined"}`}</title>
-            </path>
+            <g key={index}>
+              <path className={blocking ? styles["blocking"] : styles["edge"]} d={curve(edge.points)} markerEnd={`url(#${arrow})`}>
+                <title>
+                  {[`${nameOf.get(edge.from) ?? ""} to ${nameOf.get(edge.to) ?? ""}`, blocking ? "blocking" : "pipelined", amount]
+                    .filter((text) => text !== "")
+                    .join(", ")}
+                </title>
+              </path>
+              {amount !== "" && place !== null && (
+                <text className={styles["amount"]} textAnchor="middle">
+                  {amount.split(", ").map((part, line) => (
+                    <tspan key={line} x={place.x} y={place.y - 6 + line * 18}>
+                      {part}
+                    </tspan>
+                  ))}
+                </text>
+              )}
+            </g>
           );
         })}
         {steps.map((step) => {
@@ -115,6 +127,12 @@ function Node(props: {
       )}
     </g>
   );
+}
+
+/** Returns where the amount of an exchange is written: in the middle of its first part, which no step covers. */
+function labelPlace(points: readonly Point[]): Point | null {
+  const [begin, end] = points;
+  return begin === undefined || end === undefined ? null : { x: (begin.x + end.x) / 2, y: (begin.y + end.y) / 2 };
 }
 
 function shortened(text: string, limit: number): string {

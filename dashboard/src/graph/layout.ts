@@ -64,7 +64,7 @@ export function placeGraph(nodes: readonly GraphNode[], edges: readonly GraphEdg
   const between = drawn
     .map((edge) => ({ from: regionOf.get(edge.from) ?? "", to: regionOf.get(edge.to) ?? "" }))
     .filter((edge) => edge.from !== edge.to);
-  const whole = placeLayers(parts, between, { rank: 52, node: 24, margin: MARGIN });
+  const whole = placeLayers(parts, between, { rank: 96, node: 24, margin: MARGIN });
   const placed = new Map<string, Box>();
   const routes = new Map<string, readonly Point[]>();
   for (const [region, part] of parts) {

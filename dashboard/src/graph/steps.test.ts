@@ -54,7 +54,14 @@ test("steps are drawn before anything is known of their attempts", () => {
 
 test("blocking exchanges are marked", () => {
   assert.deepEqual(edgesOf(DETAILS), [
-    { from: "1", to: "2", blocking: false },
-    { from: "2", to: "3", blocking: true },
+    { from: "1", to: "2", blocking: false, amount: "" },
+    { from: "2", to: "3", blocking: true, amount: "" },
   ]);
+});
+
+test("an exchange has the rows and bytes of the step before it, as far as they were counted", () => {
+  const attempts = {
+    regions: [{ region: 0, steps: ["orders", "clean"], attempts: [{ attempt: 0, state: "FINISHED", outputs: [{ step: "clean", rows: 1200, bytes: 2048 }] }] }],
+  } as unknown as JobAttempts;
+  assert.deepEqual(edgesOf(DETAILS, stepsOf(DETAILS, attempts)).map(({ amount }) => amount), ["", "1,200 rows, 2.00 KiB"]);
 });

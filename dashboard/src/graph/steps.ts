@@ -1,5 +1,6 @@
 // The steps of a job as they are drawn: from the plan, the states of its vertices and the attempts at its regions.
 import type { AttemptInfo, JobAttempts, JobDetails, PlanInput, PlanNode, RegionAttempts, Vertex } from "../api/types.ts";
+import { formatBytes, formatCount } from "../formats/formats.ts";
 
 export interface Step {
   readonly id: string;
@@ -19,6 +20,8 @@ export interface StepEdge {
   readonly from: string;
   readonly to: string;
   readonly blocking: boolean;
+  /** What was passed on, as text; empty: Spark has not counted it. */
+  readonly amount?: string;
 }
 
 const KINDS = /^(Source|Sink|Result|Program): /;
@@ -48,9 +51,21 @@ export function stepsOf(details: JobDetails, attempts: JobAttempts | undefined):
   });
 }
 
-/** Returns the exchanges between the steps of a job. */
-export function edgesOf(details: Pick<JobDetails, "plan">): readonly StepEdge[] {
+/** Returns the exchanges between the steps of a job. Of a step whose output was counted they have its rows and bytes. */
+export function edgesOf(details: Pick<JobDetails, "plan">, steps: readonly Step[] = []): readonly StepEdge[] {
+  const amounts = new Map(steps.map((step) => [step.id, amountOf(step)]));
   return details.plan.nodes.flatMap((node) =>
-    (node.inputs ?? []).map((input: PlanInput) => ({ from: input.id, to: node.id, blocking: input.exchange === "blocking" })),
+    (node.inputs ?? []).map((input: PlanInput) => ({
+      from: input.id,
+      to: node.id,
+      blocking: input.exchange === "blocking",
+      amount: amounts.get(input.id) ?? "",
+    })),
   );
+}
+
+/** Returns the rows and bytes that a step has put out, as text; empty where they are not counted. */
+export function amountOf(step: Step): string {
+  const output = step.latest?.outputs?.find((item) => item.step === step.name);
+  return output === undefined ? "" : `${formatCount(output.rows ?? 0)} rows, ${formatBytes(output.bytes ?? 0)}`;
 }

@@ -2,7 +2,7 @@
 import { createContext, type ReactNode, useContext, useEffect, useReducer, useState } from "react";
 
 import type { ApiError } from "../api/http.ts";
-import { queryClient, refresh } from "../api/queries.ts";
+import { queryClient, refresh, refreshCluster } from "../api/queries.ts";
 import { follow } from "./connection.ts";
 import { clusterTime, type LiveEvent, type LiveJobs, NOTHING_KNOWN, reduceLive } from "./jobs.ts";
 
@@ -25,7 +25,7 @@ export function LiveProvider(props: { readonly onRefused: (error: ApiError) => v
       if (wasOpen) void queryClient.invalidateQueries(); // what happened in between, no event has reported
       wasOpen = true;
     };
-    void follow({ onEvent, onRefused }, end.signal);
+    void follow({ onEvent, onRefused, onCluster: refreshCluster }, end.signal);
     return () => {
       end.abort();
       refresher.stop();

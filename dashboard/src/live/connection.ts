@@ -10,6 +10,8 @@ const LONGEST_PAUSE_MS = 4_000;
 
 export interface LiveListener {
   readonly onEvent: (event: LiveEvent) => void;
+  /** JobManagers, TaskManagers, slots or the queue have changed. */
+  readonly onCluster: () => void;
   /** The cluster wants a credential, or another one. */
   readonly onRefused: (error: ApiError) => void;
 }
@@ -42,7 +44,7 @@ async function readStream(listener: LiveListener, signal: AbortSignal, onHeard: 
   const silence = new AbortController();
   let timer = setTimeout(() => silence.abort(), SILENCE_MS);
   try {
-    const response = await send("/events", { signal: AbortSignal.any([signal, silence.signal]) });
+    const response = await send("/events?cluster=true", { signal: AbortSignal.any([signal, silence.signal]) });
     if (response.body === null) return;
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     listener.onEvent({ kind: "opened" });
@@ -71,7 +73,8 @@ function report(events: ReturnType<typeof parseEvents>["events"], listener: Live
     jobs = [];
   };
   for (const { event, data } of events) {
-    if (event === "job") jobs.push(JSON.parse(data) as Job);
+    if (event === "cluster") listener.onCluster();
+    else if (event === "job") jobs.push(JSON.parse(data) as Job);
     else if (event === "listed") {
       reportJobs();
       listener.onEvent({ kind: "listed" });

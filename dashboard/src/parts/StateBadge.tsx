@@ -6,6 +6,7 @@ export type Tone = "good" | "bad" | "busy" | "wait" | "quiet";
 
 const TONES: Readonly<Record<string, Tone>> = {
   FINISHED: "good",
+  LEADER: "good",
   FAILED: "bad",
   FAILING: "bad",
   RUNNING: "busy",

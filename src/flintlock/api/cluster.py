@@ -174,6 +174,25 @@ class ClusterResources(ApiStruct, frozen=True, kw_only=True):
     starting: int = 0
 
 
+class JobManagerSummary(KebabCase, frozen=True, kw_only=True):
+    """One JobManager: where it is reached, and the epoch in which it leads, 0 for a standby.
+
+    `since`: since when it leads, or watches the leader.
+    """
+
+    rest: str
+    rpc: str
+    host: str = ""
+    epoch: int = 0
+    since_ms: int = field(default=0, name="since")
+
+
+class JobManagersResponse(ApiStruct, frozen=True, kw_only=True):
+    """GET /jobmanagers: the leader, then its standbys."""
+
+    jobmanagers: tuple[JobManagerSummary, ...] = ()
+
+
 class Health(ApiStruct, frozen=True, kw_only=True):
     """GET /healthz and /readyz."""
 

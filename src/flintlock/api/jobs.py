@@ -405,6 +405,7 @@ class AttemptInfo(KebabCase, frozen=True, kw_only=True):
     slots: int = 0
     timestamps: dict[str, int] = field(default_factory=dict[str, int])
     activity: str = ""
+    publishing_ms: int = field(default=0, name="publishing")  # since when files were published; 0: there are none
     metrics: AttemptMetrics = AttemptMetrics()
     outputs: tuple[StepOutput, ...] = ()
     failure: FailureInfo | None = None

@@ -20,6 +20,7 @@ from flintlock.config.configuration import Configuration
 from flintlock.dispatcher.leadership.current_dispatcher import CurrentDispatcher
 from flintlock.dispatcher.leadership.leader_process import DispatcherLeaderProcessFactory, SessionLeaderProcessFactory
 from flintlock.dispatcher.leadership.leader_watch import LeaderWatch
+from flintlock.dispatcher.leadership.members import JobManagers
 from flintlock.dispatcher.leadership.runner import DispatcherRunner
 from flintlock.dispatcher.metrics import DispatcherMetrics
 from flintlock.dispatcher.services import (
@@ -34,7 +35,7 @@ from flintlock.dispatcher.services import (
 )
 from flintlock.entrypoints.term import CurrentResourceManager, TermParts
 from flintlock.entrypoints.workers import WorkerDriverOpener
-from flintlock.gateways.leader import LeaderGateway
+from flintlock.gateways.leader import LeaderGateway, StandbyAddresses
 from flintlock.ha.leader_info import KnownLeader, LeaderAddresses
 from flintlock.ha.protocols import HaServices, Stores
 from flintlock.jobmaster.enrichers import FailureEnricher
@@ -97,6 +98,7 @@ class JobManagerComponents:
         self.dispatcher: Final = CurrentDispatcher(parts.ha.election.paused)
         self.resource_manager: Final = CurrentResourceManager()
         self.known_leader: Final = KnownLeader()
+        self.job_managers: Final = JobManagers(parts.clock_ms)
         self._parts: Final = parts
         registry = parts.registry
         self._services: Final = DispatcherServices(
@@ -139,6 +141,7 @@ class JobManagerComponents:
             parts.mode.leader_processes(self._services, self._open_term),
             self.dispatcher,
             addresses,
+            members=self.job_managers,
             removes_ha_data=parts.mode.removes_ha_data,
         )
         withdraw = parts.host.serve(LeaderGateway, runner)
@@ -148,7 +151,7 @@ class JobManagerComponents:
                 ends = [tasks.create_task(runner.run(), name="dispatcher-runner")]
                 following = tasks.create_task(self.known_leader.follow(parts.ha.leader.changes()), name="known-leader")
                 if parts.watches_leader:
-                    ends.append(tasks.create_task(self._watch(runner).run(), name="leader-watch"))
+                    ends.append(tasks.create_task(self._watch(runner, addresses).run(), name="leader-watch"))
                 try:
                     done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                     if all(task.exception() is None for task in done):  # else the group raises it
@@ -161,14 +164,14 @@ class JobManagerComponents:
             withdraw()
         return status
 
-    def _watch(self, runner: DispatcherRunner) -> LeaderWatch:
+    def _watch(self, runner: DispatcherRunner, addresses: LeaderAddresses) -> LeaderWatch:
         parts = self._parts
         return LeaderWatch(
             known=self.known_leader,
             register=parts.ha.leader,
             connect=lambda address: parts.connector.connect(LeaderGateway, address, None, LIVENESS_CALL_TIMEOUT_S),
             is_own=runner.is_in,
-            host=parts.hostname,
+            own=StandbyAddresses(rest=addresses.rest, rpc=addresses.rpc, host=parts.hostname),
         )
 
     def _hand_over(self) -> None:

@@ -192,6 +192,7 @@ class ClusterEntrypoint:
             application=mode.application,
             registry=self._registry,
             logs=ProcessLogs.of(self._settings.state_dir / "log"),
+            job_managers=components.job_managers.current,
         )
 
     async def _run_announced(self, components: JobManagerComponents, rest: str, rpc: str) -> ApplicationStatus:

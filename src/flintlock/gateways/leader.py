@@ -10,10 +10,29 @@ from flintlock.model.application import ApplicationStatus
 from flintlock.model.ids import FencingToken
 
 
+class StandbyAddresses(Struct, frozen=True, kw_only=True):
+    """Where a JobManager is reached: REST by clients, RPC by other JobManagers, and the name of its machine."""
+
+    rest: str
+    rpc: str
+    host: str = ""
+
+
+class JobManagerInfo(Struct, frozen=True, kw_only=True):
+    """One JobManager of the cluster as its leader knows it; `since_ms`: since when it leads, or watches the leader."""
+
+    rest: str
+    rpc: str
+    host: str = ""
+    epoch: int = 0  # in which it leads; 0: a standby
+    since_ms: int = 0
+
+
 class LeaderLivenessProbe(Struct, frozen=True, kw_only=True):
-    """JobManager to JobManager: about the leader of this term."""
+    """JobManager to JobManager: about the leader of this term. `standby`: which one keeps the call open."""
 
     token: FencingToken
+    standby: StandbyAddresses | None = None
 
 
 class TermEnd(Struct, frozen=True, kw_only=True):

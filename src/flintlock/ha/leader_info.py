@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from flintlock.gateways.leader import StandbyAddresses
 from flintlock.model.ids import FencingToken
 
 
@@ -39,6 +40,10 @@ class LeaderAddresses(Struct, frozen=True, kw_only=True):
     def leads(self, token: FencingToken, *, confirmed: bool) -> LeaderInfo:
         """Return what it publishes when it leads."""
         return LeaderInfo(token=token, rpc=self.rpc, rest=self.rest, confirmed=confirmed, host=self.host)
+
+    def as_standby(self) -> StandbyAddresses:
+        """Return what it says of itself to the leader that it watches."""
+        return StandbyAddresses(rest=self.rest, rpc=self.rpc, host=self.host)
 
 
 class KnownLeader:

@@ -91,6 +91,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     metrics: TaskMetrics = TaskMetrics()
     outputs: tuple[StepOutput, ...] = ()
     activity: str = ""
+    publishing_ms: int = 0  # when its outcome was accepted, if there are files to publish
     failure: Failure | None = None
     output_tail: bytes = b""  # the end of what it printed; set by the report of its end
     query: QueryProgress | None = None  # of a streaming job
@@ -302,6 +303,7 @@ def _region_state(plan: Region, record: RegionRecord | None, now_ms: int) -> Reg
         outputs=outcome.outputs,
         output_tail=outcome.output_tail,
         activity="" if finished else "publishing",
+        publishing_ms=0 if finished else record.recorded_ms,
     )
     return RegionState(
         plan=plan,

@@ -77,6 +77,7 @@ def accept(transition: Transition, region: RegionState, outcome: TaskFinished) -
         metrics=outcome.metrics,
         outputs=outcome.outputs,
         activity="publishing" if outcome.sinks else "",
+        publishing_ms=transition.context.now_ms if outcome.sinks else 0,
     )
     if region.redo and region.outcome is not None:
         # The rest was accepted and published before.

@@ -76,6 +76,7 @@ class ExecutionInfo(Struct, frozen=True, kw_only=True):
     metrics: TaskMetrics = TaskMetrics()
     outputs: tuple[StepOutput, ...] = ()
     activity: str = ""
+    publishing_ms: int = 0  # when its outcome was accepted, if there were files to publish; 0: there were none
     failure: Failure | None = None
     output_tail: bytes = b""  # the end of what it printed, once it has ended
     query: QueryProgress | None = None  # of a streaming job

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from flintlock.dispatcher.leadership.leader_watch import GRACE_S, LeaderWatch, is_loopback
-from flintlock.gateways.leader import LeaderAnswer, LeaderGateway, LeaderLivenessProbe, TermEnd
+from flintlock.gateways.leader import LeaderAnswer, LeaderGateway, LeaderLivenessProbe, StandbyAddresses, TermEnd
 from flintlock.ha.leader_info import KnownLeader, LeaderInfo
 from flintlock.model.application import ApplicationStatus
 from flintlock.model.errors import Refused, Unavailable
@@ -21,6 +21,7 @@ from flintlock.testing.simulation.network import SimulatedNetwork, SimulatedProc
 from flintlock.testing.virtual_time import virtual_time
 
 ADDRESS = "jm-1:1"
+OWN = StandbyAddresses(rest="http://jm-2:8081", rpc="jm-2:1", host="here")
 FIRST, SECOND = FencingToken(Epoch(1), "a"), FencingToken(Epoch(2), "b")
 
 
@@ -30,12 +31,14 @@ class Leader:
     def __init__(self, *terms: FencingToken) -> None:
         self.terms = set(terms)
         self.asked: list[FencingToken] = []
+        self.watched_by: StandbyAddresses | None = None
         self.over = asyncio.Event()
         self.fail_with: Exception | None = None
         self.shut_down: ApplicationStatus | None = None
 
     async def watch_liveness(self, message: LeaderLivenessProbe) -> TermEnd:
         self.asked.append(message.token)
+        self.watched_by = message.standby
         if self.fail_with is not None:
             raise self.fail_with
         if message.token in self.terms:
@@ -100,7 +103,7 @@ class WatchHarness:
             register=self.register,
             connect=lambda address: self.standby.connect(LeaderGateway, address, timeout_s=3600),
             is_own=self.own.__contains__,
-            host="here",
+            own=OWN,
         )
         async with asyncio.TaskGroup() as tasks:
             self.running = tasks.create_task(watch.run())
@@ -115,6 +118,7 @@ async def test_killed_leader_is_declared_dead_within_the_grace_period_even_if_it
         harness.publish_leader(FIRST, confirmed=False)
         await asyncio.sleep(1000)
         assert (harness.register.declared_dead, harness.leader.asked) == ([], [FIRST])
+        assert harness.leader.watched_by == OWN, "the leader lists its standbys by that"
 
         harness.process.crash()
         await asyncio.sleep(GRACE_S - 0.05)

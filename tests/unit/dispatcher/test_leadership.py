@@ -12,9 +12,10 @@ from tests.unit.dispatcher.dispatcher_harness import A, B, DispatcherHarness, ou
 from flintlock.dispatcher.endpoint import Dispatcher
 from flintlock.dispatcher.leadership.current_dispatcher import CurrentDispatcher
 from flintlock.dispatcher.leadership.leader_process import ClusterApplication, DispatcherLeaderProcess, LeaderState
+from flintlock.dispatcher.leadership.members import JobManagers
 from flintlock.dispatcher.leadership.runner import DispatcherRunner
 from flintlock.dispatcher.services import DispatcherServices, TermServices
-from flintlock.gateways.leader import LeaderLivenessProbe
+from flintlock.gateways.leader import LeaderLivenessProbe, StandbyAddresses
 from flintlock.ha.leader_gate import LeaderGate
 from flintlock.ha.leader_info import LeaderAddresses, LeaderInfo
 from flintlock.ha.protocols import Stores
@@ -39,7 +40,10 @@ class JobManager:
         listening = LeaderAddresses(rpc=f"{holder}:1", rest=f"http://{holder}")
         self.stopped_task_managers = 0
         self.application: ClusterApplication | None = None
-        self.runner = DispatcherRunner(self.harness.ha, self, self.current, listening, removes_ha_data=removes_ha_data)
+        self.members = JobManagers(lambda: 7)
+        self.runner = DispatcherRunner(
+            self.harness.ha, self, self.current, listening, members=self.members, removes_ha_data=removes_ha_data
+        )
 
     def create(self, token: FencingToken, stores: Stores) -> DispatcherLeaderProcess:
         return DispatcherLeaderProcess(token, stores, self.harness.services, self.open_term, self.application)
@@ -600,3 +604,28 @@ async def test_a_runner_that_is_cancelled_while_it_is_fenced_ends() -> None:
         contending.cancel()
         await settle()
         assert contending.cancelled()
+
+
+@virtual_time
+async def test_a_leader_lists_the_standbys_that_watch_it_and_none_that_has_gone() -> None:
+    """A standby whose connection ends is no longer listed; one that connects twice is listed once."""
+    async with running() as manager:
+        assert manager.members.current() == (), "it does not lead"
+        await lead(manager)
+        token = manager.harness.cluster.token
+        assert token is not None
+        standby = StandbyAddresses(rest="http://other", rpc="other:1", host="there")
+        probe = LeaderLivenessProbe(token=token, standby=standby)
+        async with asyncio.TaskGroup() as tasks:
+            watching = [tasks.create_task(manager.runner.watch_liveness(probe)) for _ in range(2)]
+            unnamed = tasks.create_task(manager.runner.watch_liveness(LeaderLivenessProbe(token=token)))
+            await settle()
+            leader, *standbys = manager.members.current()
+            assert (leader.rest, leader.epoch, leader.since_ms) == ("http://jm", token.epoch, 7)
+            assert [(info.rest, info.host, info.epoch) for info in standbys] == [("http://other", "there", 0)]
+            for call in (*watching, unnamed):
+                call.cancel()
+            await settle()
+            assert [info.rest for info in manager.members.current()] == ["http://jm"]
+        manager.harness.cluster.revoke()
+        await until(lambda: manager.members.current() == ())

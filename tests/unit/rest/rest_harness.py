@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from flintlock.config.configuration import Configuration
+from flintlock.gateways.leader import JobManagerInfo
 from flintlock.host.logs.process_logs import ProcessLogs
 from flintlock.model.ids import Epoch, InstanceId, JobId, RegionId, RequestId, StepName, TaskManagerId
 from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex, Versions, vertex_id
@@ -79,6 +80,7 @@ class RestHarness:
         self.resource_manager = FakeResourceManager()
         self.blobs = FakeBlobs()
         self.now_ms = T0 + 10_000
+        self.job_managers: tuple[JobManagerInfo, ...] = ()
         self.ids = iter([NEW_ID, *(JobId(f"{number:032x}") for number in range(1000))])
         self.services = RestServices(
             dispatcher=self.dispatcher,
@@ -92,6 +94,7 @@ class RestHarness:
             registry=self.registry,
             logs=logs or ProcessLogs(),
             dashboard=dashboard or Path("/nowhere"),
+            job_managers=lambda: self.job_managers,
         )
         self.ask_leader: Callable[[str], Awaitable[Principal]] | None = None  # of a standby; None: this one leads
         tokens = TokensOfLeader(self.dispatcher, self._leading, self._ask_leader)

@@ -9,9 +9,11 @@ from starlette.requests import Request
 from tests.unit.rest.rest_harness import RESOURCES, SECRET, T0, A, B, RestHarness, ended, running
 
 from flintlock.config.options import OPTIONS
+from flintlock.gateways.leader import JobManagerInfo
 from flintlock.model.errors import Fenced, FlintlockError, InvariantBroken, Unavailable
 from flintlock.model.ids import TaskManagerId
 from flintlock.model.jobgraph import vertex_id
+from flintlock.model.slots import ResourceOverview
 from flintlock.model.states import JobStatus
 from flintlock.rest.jobs.listing import job_events
 from flintlock.rest.server.http import RestCall
@@ -52,6 +54,19 @@ def test_a_dashboard_learns_what_it_may_offer(rest: RestHarness) -> None:
         "web-history": False,
     }
     assert config["refresh-interval"] == 3000
+
+
+def test_the_leader_is_listed_with_its_standbys(rest: RestHarness) -> None:
+    """The leader has its epoch, a standby has none."""
+    rest.job_managers = (
+        JobManagerInfo(rest="http://a:8081", rpc="a:1", host="a", epoch=3, since_ms=5),
+        JobManagerInfo(rest="http://b:8081", rpc="b:1", host="b", since_ms=7),
+    )
+
+    assert rest.get("/jobmanagers")["jobmanagers"] == [
+        {"rest": "http://a:8081", "rpc": "a:1", "host": "a", "epoch": 3, "since": 5},
+        {"rest": "http://b:8081", "rpc": "b:1", "host": "b", "epoch": 0, "since": 7},
+    ]
 
 
 def test_taskmanagers_are_returned_with_the_jobs_in_their_slots(rest: RestHarness) -> None:
@@ -209,6 +224,30 @@ def test_changes_are_streamed(rest: RestHarness) -> None:
     assert lines[0] == "event: job"
 
 
+def test_a_stream_reports_changes_of_the_cluster_where_that_is_requested(rest: RestHarness) -> None:
+    """At its beginning, then when TaskManagers, slots or JobManagers change, and not while nothing does."""
+
+    async def read() -> list[float]:
+        loop = asyncio.get_running_loop()
+        call = RestCall(request=Request({"type": "http"}), services=rest.services)
+        stream = job_events(call, with_cluster=True)
+        times: list[float] = []
+        standby = JobManagerInfo(rest="http://b:8081", rpc="b:1")
+        loop.call_later(4.5, lambda: setattr(rest.resource_manager, "seen", ResourceOverview()))
+        loop.call_later(7.5, lambda: setattr(rest, "job_managers", (standby,)))
+        while len(times) < 3:
+            if b"event: cluster" in await anext(stream):
+                times.append(loop.time())
+        await stream.aclose()
+        return times
+
+    first, second, third = run_virtual(read())
+
+    assert first < 1
+    assert 4.5 <= second <= 6
+    assert 7.5 <= third <= 9
+
+
 def test_a_stream_without_changes_sends_comments(rest: RestHarness) -> None:
     """A client can tell a quiet cluster from a lost connection."""
 
@@ -224,6 +263,23 @@ def test_a_stream_without_changes_sends_comments(rest: RestHarness) -> None:
     assert piece.startswith(b":")
     assert piece.endswith(b"\n\n")
     assert 10 <= after_s <= 11
+
+
+def test_a_stream_ends_when_the_credential_of_its_request_expires(rest: RestHarness) -> None:
+    """The next request of the client needs another one."""
+
+    async def read() -> tuple[int, float]:
+        loop = asyncio.get_running_loop()
+        began_ms = rest.now_ms
+        call = RestCall(request=Request({"type": "http"}), services=rest.services)
+        loop.call_later(30, lambda: setattr(rest, "now_ms", began_ms + 30_000))
+        pieces = [piece async for piece in job_events(call, until_ms=began_ms + 30_000)]
+        return len(pieces), loop.time()
+
+    pieces, ended_s = run_virtual(read())
+
+    assert pieces >= 3, "all jobs, then comments"
+    assert 30 <= ended_s <= 31
 
 
 def test_a_stream_of_one_that_leads_no_more_ends(rest: RestHarness) -> None:

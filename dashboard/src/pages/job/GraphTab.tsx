@@ -2,9 +2,9 @@ import type { ReactNode } from "react";
 
 import { goTo } from "../../address/useAddress.ts";
 import type { JobAttempts, JobDetails } from "../../api/types.ts";
-import { formatBytes, formatCount } from "../../formats/formats.ts";
+import { formatCount } from "../../formats/formats.ts";
 import { type DrawnStep, Drawing } from "../../graph/Drawing.tsx";
-import { edgesOf, type Step, stepsOf } from "../../graph/steps.ts";
+import { amountOf, edgesOf, type Step, stepsOf } from "../../graph/steps.ts";
 import { Empty, Section } from "../../parts/Section.tsx";
 import styles from "./GraphTab.module.css";
 import { StepPanel } from "./StepPanel.tsx";
@@ -29,7 +29,7 @@ export function GraphTab(props: {
   return (
     <>
       <Section title="Graph" aside={<span className={styles["legend"]}>a frame: one region · dashed: a blocking exchange</span>}>
-        <Drawing steps={steps.map(drawn)} edges={edgesOf(job)} selected={props.step} onOpen={open} />
+        <Drawing steps={steps.map(drawn)} edges={edgesOf(job, steps)} selected={props.step} onOpen={open} />
       </Section>
       {opened !== undefined && <StepPanel job={job.jid} step={opened} now={props.now} onClose={() => open("")} />}
     </>
@@ -53,10 +53,12 @@ function drawn(step: Step): DrawnStep {
 
 /** Returns what a step has done: its rows, or the progress of Spark's tasks of its region. */
 function detailOf(step: Step): string {
-  const output = step.latest?.outputs?.find((item) => item.step === step.name);
-  if (output !== undefined) return `${formatCount(output.rows ?? 0)} rows, ${formatBytes(output.bytes ?? 0)}`;
+  const amount = amountOf(step);
+  if (amount !== "") return amount;
   const metrics = step.latest?.metrics;
-  if (step.state === "RUNNING" && metrics?.["tasks-total"])
-    return `${formatCount(metrics["tasks-done"] ?? 0)}/${formatCount(metrics["tasks-total"])} tasks`;
+  if (step.state === "RUNNING" && metrics?.["tasks-total"]) {
+    const stages = metrics["stages-total"] ? `stage ${formatCount(metrics["stages-done"] ?? 0)}/${formatCount(metrics["stages-total"])}, ` : "";
+    return `${stages}${formatCount(metrics["tasks-done"] ?? 0)}/${formatCount(metrics["tasks-total"])} tasks`;
+  }
   return step.node.kind ?? "";
 }

@@ -2,26 +2,35 @@ import type { ReactNode } from "react";
 
 import { send } from "../../api/http.ts";
 import { refresh, useApi } from "../../api/queries.ts";
-import { mayChangeJob } from "../../api/roles.ts";
-import type { CallerInfo, DashboardConfig, JobDetails, SubmittedJob } from "../../api/types.ts";
+import { hasRole, mayChangeJob } from "../../api/roles.ts";
+import type { CallerInfo, DashboardConfig, JobAttempts, JobDetails, SubmittedJob } from "../../api/types.ts";
 import { goTo } from "../../address/useAddress.ts";
 import { durationOf, hasEnded } from "../../live/jobs.ts";
 import { ConfirmButton } from "../../parts/ConfirmButton.tsx";
 import { Facts } from "../../parts/Facts.tsx";
 import { JobLink } from "../../parts/JobRows.tsx";
 import { Labels } from "../../parts/Labels.tsx";
+import { SparkUi } from "../../parts/SparkUi.tsx";
 import { StateBadge } from "../../parts/StateBadge.tsx";
 import { Duration, Time } from "../../parts/Time.tsx";
 import styles from "./JobHead.module.css";
+import { enginesOf } from "./engines.ts";
+import { RescaleButton } from "./RescaleButton.tsx";
 import { SavepointOutcome, useSavepoint } from "./SavepointOutcome.tsx";
-import { type SavepointKind, takesSavepoints } from "./savepoints.ts";
+import { ENDING, type SavepointKind, takesSavepoints } from "./savepoints.ts";
 
 /** What a job is, how it goes, and what the reader may do with it. */
-export function JobHead(props: { readonly job: JobDetails; readonly state: string; readonly now: number }): ReactNode {
+export function JobHead(props: {
+  readonly job: JobDetails;
+  readonly attempts: JobAttempts | undefined;
+  readonly state: string;
+  readonly now: number;
+}): ReactNode {
   const { job, now } = props;
   const caller = useApi<CallerInfo>("/whoami");
   const savepoint = useSavepoint(job.jid);
   const rerunOf = job["rerun-of"];
+  const engines = hasRole(caller.data, "operator") ? enginesOf(props.attempts) : [];
   return (
     <header className={styles["head"]}>
       <div className={styles["title"]}>
@@ -30,6 +39,9 @@ export function JobHead(props: { readonly job: JobDetails; readonly state: strin
         {!hasEnded(job) && job["waits-for"] && <span>waits for {job["waits-for"]}</span>}
         {mayChangeJob(caller.data, job["submitted-by"] ?? "") && <Actions job={job} stopping={savepoint.stopping} onSavepoint={savepoint.request} />}
       </div>
+      {engines.map((id) => (
+        <SparkUi key={id} taskManager={id} label={engines.length === 1 ? "Open the UI of Spark" : `Open the UI of Spark of ${id}`} />
+      ))}
       <SavepointOutcome savepoint={savepoint} />
       <Facts
         items={[
@@ -85,6 +97,7 @@ function Actions(props: {
           action={(requestId) => props.onSavepoint("stop", requestId)}
         />
       )}
+      {config.data?.features["web-rescale"] === true && !ENDING.includes(job.state) && <RescaleButton job={job} />}
       {mayEnd && <CancelButton job={job} />}
     </>
   );

@@ -5,19 +5,14 @@ import type { CheckpointsResponse, CompletedCheckpoint, QueriesResponse, QueryIn
 import { formatBytes, formatCount, formatDuration, formatExactTime } from "../../formats/formats.ts";
 import { Answer } from "../../parts/Answer.tsx";
 import { Chart, Charts } from "../../parts/Chart.tsx";
-import { Facts } from "../../parts/Facts.tsx";
 import { Empty, Section } from "../../parts/Section.tsx";
-import { Table } from "../../parts/Table.tsx";
-import { Duration, Time } from "../../parts/Time.tsx";
 import { QueryFigures } from "./QueryFigures.tsx";
-import { SavepointsTable } from "./SavepointsTable.tsx";
-import { byQuery, rateOf, watermarkLag, withBatches } from "./batches.ts";
+import { byQuery, rateOf, watermarkLag, withBatches, withFigures } from "./batches.ts";
 
 /** How often batches are read: no event reports them. */
 const PAUSE_MS = 2000;
-const MOST_ROWS = 20;
 
-/** The queries of a streaming job: their rates as charts, each committed batch, which is a checkpoint, and its savepoints. */
+/** The queries of a streaming job: their rates, batches, backlog, watermark and state as charts. */
 export function StreamingTab({ id, now, ended }: { readonly id: string; readonly now: number; readonly ended: boolean }): ReactNode {
   const query = useApi<CheckpointsResponse>(`/jobs/${id}/checkpoints`, { everyMs: !ended && PAUSE_MS });
   const figures = useApi<QueriesResponse>(`/jobs/${id}/queries`, { everyMs: !ended && PAUSE_MS });
@@ -25,28 +20,21 @@ export function StreamingTab({ id, now, ended }: { readonly id: string; readonly
   useEffect(() => {
     if (query.data !== undefined) setBatches((known) => withBatches(known, query.data));
   }, [query.data]);
+  const [history, setHistory] = useState<readonly QueryInfo[]>([]);
+  useEffect(() => {
+    if (figures.data !== undefined) setHistory((known) => withFigures(known, figures.data));
+  }, [figures.data]);
   return (
     <Answer query={query}>
-      {({ counts, latest }) => (
+      {() => (
         <>
-          <Section title="Checkpoints">
-            <Facts
-              items={[
-                ["Committed batches", formatCount(counts.completed)],
-                ["Restored", formatCount(counts.restored)],
-                ["Latest", latest.completed ? <Time key="latest" ms={latest.completed.latest_ack_timestamp} now={now} /> : "none yet"],
-                ["Continued from", latest.restored ? <code key="restored">{latest.restored.external_path}</code> : "the beginning"],
-              ]}
-            />
-          </Section>
-          <SavepointsTable id={id} now={now} ended={ended} />
           {batches.length === 0 && (
             <Section title="Batches">
               <Empty>No batch was committed yet. The first one appears here as soon as it is.</Empty>
             </Section>
           )}
           {[...byQuery(batches)].map(([uid, items]) => (
-            <Query key={uid} uid={uid} batches={items} figures={figures.data?.queries.find((item) => item.uid === uid)} now={now} />
+            <Query key={uid} uid={uid} batches={items} history={history.filter((item) => item.uid === uid)} figures={figures.data?.queries.find((item) => item.uid === uid)} now={now} />
           ))}
         </>
       )}
@@ -59,49 +47,34 @@ function Query(props: {
   readonly batches: readonly CompletedCheckpoint[];
   /** What Spark reports of it; undefined if it does not run. */
   readonly figures: QueryInfo | undefined;
+  /** The same of earlier batches, since the page was opened. */
+  readonly history: readonly QueryInfo[];
   readonly now: number;
 }): ReactNode {
-  const { batches, now } = props;
+  const { batches, history, now } = props;
+  const ofFigures = (index: number): string => `batch ${history[index]?.batch ?? 0}:`;
   const nameOf = (index: number): string => `batch ${batches[index]?.batch ?? 0}, ${formatExactTime(batches[index]?.latest_ack_timestamp ?? -1)}:`;
   const lags = batches.map(watermarkLag);
   const rate = (value: number): string => `${formatCount(Math.round(value))} rows/s`;
   return (
-    <>
-      <Section title={`Query ${props.uid}`}>
-        {props.figures !== undefined && <QueryFigures query={props.figures} now={now} />}
-        <Charts>
-          <Chart label="Processed" values={batches.map(rateOf)} format={rate} nameOf={nameOf} />
-          <Chart label="Rows in a batch" values={batches.map((batch) => batch["input-rows"] ?? 0)} format={(value) => formatCount(value)} nameOf={nameOf} />
-          <Chart label="Duration of a batch" values={batches.map((batch) => batch.end_to_end_duration)} format={formatDuration} nameOf={nameOf} />
-          <Chart label="Rows in the state" values={batches.map((batch) => batch["state-rows"] ?? 0)} format={(value) => formatCount(value)} nameOf={nameOf} />
-          <Chart label="Memory of the state" values={batches.map((batch) => batch.state_size)} format={formatBytes} nameOf={nameOf} />
-          {lags.some((lag) => lag !== null) && (
-            <Chart label="Watermark behind" values={lags.map((lag) => lag ?? 0)} format={formatDuration} nameOf={nameOf} />
-          )}
-        </Charts>
-      </Section>
-      <Section title={`Latest batches of ${props.uid}`}>
-        <Table label={`Batches of ${props.uid}`} columns={["Batch", "Committed", "Duration", "Rows", "State", "Offsets"]}>
-          {batches.slice(-MOST_ROWS).toReversed().map((batch) => (
-            <tr key={batch.id}>
-              <td>{batch.batch}</td>
-              <td>
-                <Time ms={batch.latest_ack_timestamp} now={now} />
-              </td>
-              <td>
-                <Duration ms={batch.end_to_end_duration} />
-              </td>
-              <td>{formatCount(batch["input-rows"] ?? 0)}</td>
-              <td>
-                {formatCount(batch["state-rows"] ?? 0)} rows, {formatBytes(batch.state_size)}
-              </td>
-              <td>
-                <code>{(batch.offsets ?? []).join(" ").slice(0, 300)}</code>
-              </td>
-            </tr>
-          ))}
-        </Table>
-      </Section>
-    </>
+    <Section title={`Query ${props.uid}`}>
+      {props.figures !== undefined && <QueryFigures query={props.figures} now={now} />}
+      <Charts>
+        {history.length > 0 && (
+          <Chart label="Input" values={history.map((item) => item["input-rows-per-second"])} format={rate} nameOf={ofFigures} />
+        )}
+        <Chart label="Processed" values={batches.map(rateOf)} format={rate} nameOf={nameOf} />
+        <Chart label="Rows in a batch" values={batches.map((batch) => batch["input-rows"] ?? 0)} format={(value) => formatCount(value)} nameOf={nameOf} />
+        {history.some((item) => typeof item.backlog === "number") && (
+          <Chart label="Backlog" values={history.map((item) => item.backlog ?? 0)} format={(value) => `${formatCount(value)} rows`} nameOf={ofFigures} />
+        )}
+        <Chart label="Duration of a batch" values={batches.map((batch) => batch.end_to_end_duration)} format={formatDuration} nameOf={nameOf} />
+        <Chart label="Rows in the state" values={batches.map((batch) => batch["state-rows"] ?? 0)} format={(value) => formatCount(value)} nameOf={nameOf} />
+        <Chart label="Memory of the state" values={batches.map((batch) => batch.state_size)} format={formatBytes} nameOf={nameOf} />
+        {lags.some((lag) => lag !== null) && (
+          <Chart label="Watermark behind" values={lags.map((lag) => lag ?? 0)} format={formatDuration} nameOf={nameOf} />
+        )}
+      </Charts>
+    </Section>
   );
 }

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import type { CheckpointsResponse, CompletedCheckpoint } from "../../api/types.ts";
-import { byQuery, MOST_BATCHES, rateOf, watermarkLag, withBatches } from "./batches.ts";
+import type { CheckpointsResponse, CompletedCheckpoint, QueryInfo } from "../../api/types.ts";
+import { byQuery, MOST_BATCHES, rateOf, watermarkLag, withBatches, withFigures } from "./batches.ts";
 
 function batch(id: number, values: Partial<CompletedCheckpoint> = {}): CompletedCheckpoint {
   return {
@@ -38,4 +38,13 @@ test("rows a second and the lag of the watermark follow from a batch", () => {
   assert.equal(watermarkLag(batch(1)), null);
   assert.equal(watermarkLag(batch(1, { latest_ack_timestamp: 2000, watermark: "1970-01-01T00:00:01.000Z" })), 1000);
   assert.equal(watermarkLag(batch(1, { watermark: "1970-01-01T00:00:00.000Z" })), null);
+});
+
+test("what Spark reports of a batch is remembered once, and a query that has no batch yet not at all", () => {
+  const query = (run: string, batch: number): QueryInfo => ({ "run-id": run, batch, "input-rows-per-second": batch }) as QueryInfo;
+  const first = withFigures([], { queries: [query("a", 1), query("b", -1)] });
+  const second = withFigures(first, { queries: [query("a", 1), query("b", 1)] });
+  assert.deepEqual(first.map(({ batch }) => batch), [1]);
+  assert.deepEqual(second.map((item) => item["run-id"]), ["a", "b"]);
+  assert.equal(withFigures(second, { queries: [query("a", 1)] }), second);
 });

@@ -1,5 +1,5 @@
 // The committed batches of a streaming job: the cluster lists the latest, this remembers those it has listed before.
-import type { CheckpointsResponse, CompletedCheckpoint } from "../../api/types.ts";
+import type { CheckpointsResponse, CompletedCheckpoint, QueriesResponse, QueryInfo } from "../../api/types.ts";
 
 /** How many batches of a job are remembered. */
 export const MOST_BATCHES = 240;
@@ -14,6 +14,17 @@ export function withBatches(known: readonly CompletedCheckpoint[], response: Che
 /** Returns the batches of each query, by its uid. */
 export function byQuery(batches: readonly CompletedCheckpoint[]): ReadonlyMap<string, readonly CompletedCheckpoint[]> {
   return Map.groupBy(batches, (batch) => batch.uid ?? "");
+}
+
+/** Returns what Spark has reported of the queries with what it reports now: once for each batch, in the order of arrival. */
+export function withFigures(known: readonly QueryInfo[], response: QueriesResponse): readonly QueryInfo[] {
+  const seen = new Set(known.map(batchKey));
+  const fresh = response.queries.filter((query) => query.batch >= 0 && !seen.has(batchKey(query)));
+  return fresh.length === 0 ? known : [...known, ...fresh].slice(-MOST_BATCHES);
+}
+
+function batchKey(query: QueryInfo): string {
+  return `${query["run-id"]} ${query.batch}`;
 }
 
 /** Returns how many rows a batch has processed in a second. */

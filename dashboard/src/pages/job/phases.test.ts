@@ -19,6 +19,14 @@ test("the end of an attempt is the end of its last phase, not a phase", () => {
   ]);
 });
 
+test("what is published is a phase of its own, although the state of the attempt stays RUNNING", () => {
+  const timestamps = { RUNNING: 40, FINISHED: 90 };
+  assert.deepEqual(phasesOf({ state: "FINISHED", timestamps, publishing: 60 }, 100), [
+    { state: "RUNNING", from: 40, to: 60 },
+    { state: "PUBLISHING", from: 60, to: 90 },
+  ]);
+});
+
 test("a clock that was set back makes no phase of negative length", () => {
   assert.deepEqual(phasesOf({ state: "RUNNING", timestamps: { RUNNING: 40 } }, 30), [{ state: "RUNNING", from: 40, to: 40 }]);
   assert.deepEqual(rangeOf([{ state: "RUNNING", from: 40, to: 40 }]), { from: 40, to: 41 });

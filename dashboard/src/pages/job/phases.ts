@@ -7,11 +7,13 @@ export interface Phase {
   readonly to: number;
 }
 
+/** From when the outcome of an attempt was accepted, until its files are published; its state is RUNNING then. */
+const PUBLISHING = "PUBLISHING";
 const ENDED = new Set(["FINISHED", "FAILED", "CANCELED"]);
 
 /** Returns the phases of an attempt in order; that of an attempt which has not ended ends `now`. */
-export function phasesOf(attempt: Pick<AttemptInfo, "timestamps" | "state">, now: number): readonly Phase[] {
-  const entered = Object.entries(attempt.timestamps ?? {})
+export function phasesOf(attempt: Pick<AttemptInfo, "timestamps" | "state" | "publishing">, now: number): readonly Phase[] {
+  const entered = [...Object.entries(attempt.timestamps ?? {}), [PUBLISHING, attempt.publishing ?? 0] as const]
     .filter(([, ms]) => ms > 0)
     .sort(([, one], [, other]) => one - other);
   return entered

@@ -9,7 +9,8 @@ export type SavepointProgress =
   | { readonly state: "made"; readonly location: string }
   | { readonly state: "failed"; readonly reason: string };
 
-const ENDING: readonly string[] = ["CANCELLING", "FAILING", "CANCELED", "FAILED", "FINISHED"];
+/** States of a job that has ended, or is about to. */
+export const ENDING: readonly string[] = ["CANCELLING", "FAILING", "CANCELED", "FAILED", "FINISHED"];
 
 /** Returns whether a savepoint can be requested of a job: it is a streaming job, and neither ended nor ending. */
 export function takesSavepoints(job: Pick<JobDetails, "job-type" | "state">): boolean {

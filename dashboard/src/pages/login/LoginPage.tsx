@@ -1,6 +1,6 @@
 import { type FormEvent, type ReactNode, useState } from "react";
 
-import { type ApiError, token } from "../../api/http.ts";
+import { type ApiError, refusals, token } from "../../api/http.ts";
 import { Problem } from "../../parts/Answer.tsx";
 import { Command } from "../../parts/Command.tsx";
 import styles from "./LoginPage.module.css";
@@ -11,6 +11,7 @@ export function LoginPage(props: {
   readonly onToken: (credential: string) => void;
 }): ReactNode {
   const [entered, setEntered] = useState("");
+  const ended = refusals.afterAccess();
   const hadToken = token.get() !== null;
   const submit = (event: FormEvent): void => {
     event.preventDefault();
@@ -19,7 +20,9 @@ export function LoginPage(props: {
   return (
     <main className={styles["login"]}>
       <h1>Flintlock</h1>
-      {hadToken ? <Problem error={props.refused} /> : <p>This cluster shows its jobs to those who are logged in.</p>}
+      {ended && <p role="status">Your access has ended: it has expired, or was revoked. Log in again, and this page continues where it was.</p>}
+      {hadToken && <Problem error={props.refused} />}
+      {!ended && !hadToken && <p>This cluster shows its jobs to those who are logged in.</p>}
       <p>On the machine of the cluster, this command opens a browser that is logged in:</p>
       <Command text="flintlock dashboard" />
       <form onSubmit={submit}>

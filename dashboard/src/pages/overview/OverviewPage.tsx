@@ -3,7 +3,7 @@ import { type ReactNode, useSyncExternalStore } from "react";
 import { ALL_JOBS, writeAddress } from "../../address/address.ts";
 import { leaderTerm } from "../../api/http.ts";
 import { useApi } from "../../api/queries.ts";
-import type { ClusterOverview } from "../../api/types.ts";
+import type { ClusterOverview, JobManagersResponse, QuarantineListing } from "../../api/types.ts";
 import { hasEnded, type Job, shownState } from "../../live/jobs.ts";
 import { useClusterTime, useLive } from "../../live/LiveProvider.tsx";
 import { Answer } from "../../parts/Answer.tsx";
@@ -51,8 +51,11 @@ function Counts({ overview, jobs }: { readonly overview: ClusterOverview; readon
   const running = jobs.filter((job) => !hasEnded(job)).length - waiting;
   const term = useSyncExternalStore(leaderTerm.subscribe, leaderTerm.get);
   const used = overview["slots-total"] - overview["slots-available"];
+  const members = useApi<JobManagersResponse>("/jobmanagers").data?.jobmanagers;
+  const quarantined = useApi<QuarantineListing>("/quarantine").data?.jobs.length ?? 0;
   const items: readonly (readonly [string, string | number, string, string?])[] = [
-    ["Term of the leader", term ?? "–", "#/jobmanager"],
+    ["Term of the leader", term ?? "–", "#/jobmanagers"],
+    ["Standbys", members === undefined ? "–" : Math.max(0, members.length - 1), "#/jobmanagers"],
     ["TaskManagers", overview.taskmanagers, "#/taskmanagers"],
     ["Slots in use", `${used} of ${overview["slots-total"]}`, "#/taskmanagers"],
     ["Running", running, jobsIn("RUNNING"), running > 0 ? "busy" : ""],
@@ -60,6 +63,7 @@ function Counts({ overview, jobs }: { readonly overview: ClusterOverview; readon
     ["Finished", overview["jobs-finished"], jobsIn("FINISHED")],
     ["Failed", overview["jobs-failed"], jobsIn("FAILED"), overview["jobs-failed"] > 0 ? "bad" : ""],
     ["Cancelled", overview["jobs-cancelled"], jobsIn("CANCELED")],
+    ...(quarantined > 0 ? [["Quarantined", quarantined, "#/quarantine", "bad"] as const] : []),
   ];
   return (
     <ul className={styles["counts"]}>

@@ -1,27 +1,39 @@
-import { useMutation } from "@tanstack/react-query";
 import type { ReactNode } from "react";
 
-import { send } from "../../api/http.ts";
 import { useApi } from "../../api/queries.ts";
 import { hasRole } from "../../api/roles.ts";
-import type { CallerInfo, SparkUiLink, TaskManagerDetails } from "../../api/types.ts";
-import { formatBytes } from "../../formats/formats.ts";
-import { useLive } from "../../live/LiveProvider.tsx";
-import { Answer, Problem } from "../../parts/Answer.tsx";
+import type { CallerInfo, TaskManagerDetails } from "../../api/types.ts";
+import { formatBytes, formatCount, formatDuration } from "../../formats/formats.ts";
+import { useClusterTime, useLive } from "../../live/LiveProvider.tsx";
+import { Answer } from "../../parts/Answer.tsx";
 import { Facts } from "../../parts/Facts.tsx";
 import { Folded } from "../../parts/Folded.tsx";
 import { JobLink } from "../../parts/JobRows.tsx";
+import { type ChartedMetric, MetricCharts } from "../../parts/MetricCharts.tsx";
 import { ProcessLog, Threads } from "../../parts/ProcessText.tsx";
 import { Empty, Section } from "../../parts/Section.tsx";
+import { SparkUi } from "../../parts/SparkUi.tsx";
 import { Table } from "../../parts/Table.tsx";
-import { TaskManagerMetrics } from "./TaskManagerMetrics.tsx";
+
+const CHARTS: readonly ChartedMetric[] = [
+  ["slots_used", "Slots in use", (value) => formatCount(value)],
+  ["running_tasks", "Running tasks", (value) => formatCount(value)],
+  ["engine_memory_bytes", "Memory of the engine", formatBytes],
+  ["runner_memory_bytes", "Memory of the runners", formatBytes],
+  ["engine_restarts", "Restarts of the engine", (value) => formatCount(value)],
+  ["log_lines_dropped", "Dropped lines of the log", (value) => formatCount(value)],
+];
+
+/** How often the heartbeat is read: no event reports it. */
+const PAUSE_MS = 5000;
 
 /** One TaskManager: its slots and the jobs in them, its memory, its metrics, its logs and threads. */
 export function TaskManagerPage({ id }: { readonly id: string }): ReactNode {
   const path = `/taskmanagers/${encodeURIComponent(id)}`;
   const { jobs } = useLive();
+  const now = useClusterTime();
   const caller = useApi<CallerInfo>("/whoami");
-  const query = useApi<TaskManagerDetails>(path);
+  const query = useApi<TaskManagerDetails>(path, { everyMs: PAUSE_MS });
   return (
     <>
       <h1>{id}</h1>
@@ -31,6 +43,7 @@ export function TaskManagerPage({ id }: { readonly id: string }): ReactNode {
             <Facts
               items={[
                 ["Slots", `${item.slotsNumber - item.freeSlots} of ${item.slotsNumber} in use`],
+                ["Last heartbeat", `${formatDuration(Math.max(0, now - item.timeSinceLastHeartbeat))} ago`],
                 ["Cores of the machine", item.hardware.cpuCores],
                 ["Memory of the machine", formatBytes(item.hardware.physicalMemory)],
                 ["Heap of the engine", formatBytes(item.memoryConfiguration.taskHeap)],
@@ -61,32 +74,15 @@ export function TaskManagerPage({ id }: { readonly id: string }): ReactNode {
           }
         </Answer>
       </Section>
-      <TaskManagerMetrics path={path} />
+      <MetricCharts path={path} charts={CHARTS} />
       {hasRole(caller.data, "operator") && (
         <Section title="Process">
-          <SparkUi path={`${path}/spark-ui`} />
+          <SparkUi taskManager={id} label="Open the UI of Spark" />
           <Folded title="Log">{() => <ProcessLog path={`${path}/log`} />}</Folded>
           <Folded title="Log of the Spark engine">{() => <ProcessLog path={`${path}/engine-log`} />}</Folded>
           <Folded title="Threads">{() => <Threads path={`${path}/thread-dump`} />}</Folded>
         </Section>
       )}
     </>
-  );
-}
-
-/** A button that opens Spark's own UI of the engine in another tab, by a link that the cluster makes for it. */
-function SparkUi({ path }: { readonly path: string }): ReactNode {
-  const opening = useMutation({
-    mutationFn: async () => (await (await send(path, { method: "POST" })).json()) as SparkUiLink,
-    networkMode: "always",
-    onSuccess: (link) => window.open(link.path, "_blank", "noopener"),
-  });
-  return (
-    <div>
-      <button type="button" disabled={opening.isPending} onClick={() => opening.mutate()}>
-        Open the UI of Spark
-      </button>
-      {opening.error !== null && <Problem error={opening.error} />}
-    </div>
   );
 }

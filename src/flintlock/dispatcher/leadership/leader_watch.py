@@ -19,7 +19,7 @@ from typing import Final
 
 import structlog
 
-from flintlock.gateways.leader import LeaderGateway, LeaderLivenessProbe
+from flintlock.gateways.leader import LeaderGateway, LeaderLivenessProbe, StandbyAddresses
 from flintlock.ha.leader_info import KnownLeader, LeaderInfo
 from flintlock.ha.protocols import LeaderRegister
 from flintlock.host.addresses import is_loopback_host
@@ -42,7 +42,7 @@ _RETRY_S: Final = 0.2
 class LeaderWatch:
     """Watches the leader, unless that is this process. `connect` returns gateways whose calls may stay open.
 
-    `host` is this machine's name.
+    `own` is where this JobManager is reached, and the name of its machine; the leader lists it by that.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class LeaderWatch:
         register: LeaderRegister,
         connect: Callable[[str], LeaderGateway],
         is_own: Callable[[FencingToken], bool],
-        host: str,
+        own: StandbyAddresses,
     ) -> None:
         self._known: Final = known
         self._register: Final = register
         self._connect: Final = connect
         self._is_own: Final = is_own
-        self._host: Final = host
+        self._own: Final = own
 
     async def run(self) -> ApplicationStatus:
         """Watch one leader after another, until one of them shuts the cluster down; return the status then."""
@@ -79,7 +79,7 @@ class LeaderWatch:
                 watching.cancel()
 
     def _can_be_watched(self, leader: LeaderInfo) -> bool:
-        if not is_loopback(leader.rpc) or leader.host == self._host:
+        if not is_loopback(leader.rpc) or leader.host == self._own.host:
             return True
         self._warn_unreachable(leader, "it advertises a loopback address")
         return False
@@ -96,7 +96,8 @@ class LeaderWatch:
 
     async def _watch(self, leader: LeaderInfo) -> ApplicationStatus | None:
         """Return the status with which the leader shuts the cluster down; None once the leader is declared dead."""
-        gateway, message = self._connect(leader.rpc), LeaderLivenessProbe(token=leader.token)
+        gateway = self._connect(leader.rpc)
+        message = LeaderLivenessProbe(token=leader.token, standby=self._own)
         reached, warned = is_loopback(leader.rpc), False  # on this machine a closed port is the kernel's own answer
 
         async def probe() -> str | None:

@@ -24,7 +24,8 @@ from structlog.typing import FilteringBoundLogger
 
 from flintlock.dispatcher.endpoint import Dispatcher
 from flintlock.dispatcher.leadership.current_dispatcher import CurrentDispatcher
-from flintlock.dispatcher.leadership.leader_process import DispatcherLeaderProcessFactory
+from flintlock.dispatcher.leadership.leader_process import DispatcherLeaderProcess, DispatcherLeaderProcessFactory
+from flintlock.dispatcher.leadership.members import JobManagers
 from flintlock.gateways.leader import LeaderAnswer, LeaderLivenessProbe, TermEnd
 from flintlock.ha.leader_info import LeaderAddresses, LeaderInfo
 from flintlock.ha.protocols import HaServices
@@ -54,12 +55,14 @@ class DispatcherRunner:
         dispatcher: CurrentDispatcher,
         addresses: LeaderAddresses,
         *,
+        members: JobManagers | None = None,
         removes_ha_data: bool = False,
     ) -> None:
         self._ha: Final = ha
         self._leader_processes: Final = leader_processes
         self._current: Final = dispatcher
         self._addresses: Final = addresses
+        self._members: Final = members or JobManagers(lambda: 0)
         self._removes_ha_data: Final = removes_ha_data
         self._terms: Final[dict[FencingToken, _Term]] = {}  # the term it is in
 
@@ -84,7 +87,10 @@ class DispatcherRunner:
     async def watch_liveness(self, message: LeaderLivenessProbe) -> TermEnd:
         """Answer when that term is over here."""
         term = self._terms.get(message.token)
-        return TermEnd() if term is None else await term.ended()
+        if term is None:
+            return TermEnd()
+        with self._members.watched_by(message.standby):
+            return await term.ended()
 
     async def check_liveness(self, message: LeaderLivenessProbe) -> LeaderAnswer:
         """Answer at once whether this process is in that term."""
@@ -94,20 +100,24 @@ class DispatcherRunner:
         term = self._terms.setdefault(token, _Term(token, self._current))
         process = self._leader_processes.create(token, self._ha.stores(token))
         try:
-            async with asyncio.TaskGroup() as tasks:
-                publishing = tasks.create_task(
-                    self._publish_address(token, term.confirmed), name=f"publish-{token.epoch}"
-                )
-                try:
-                    status = await process.run(term)
-                finally:
-                    publishing.cancel()
-            if self._removes_ha_data and status.is_final:
-                await self._remove_ha_data(token)
-            return status
+            with self._members.leading(token, self._addresses.as_standby()):
+                return await self._run_process(token, term, process)
         finally:
             del self._terms[token]
             term.end(None)
+
+    async def _run_process(
+        self, token: FencingToken, term: _Term, process: DispatcherLeaderProcess
+    ) -> ApplicationStatus:
+        async with asyncio.TaskGroup() as tasks:
+            publishing = tasks.create_task(self._publish_address(token, term.confirmed), name=f"publish-{token.epoch}")
+            try:
+                status = await process.run(term)
+            finally:
+                publishing.cancel()
+        if self._removes_ha_data and status.is_final:
+            await self._remove_ha_data(token)
+        return status
 
     async def _remove_ha_data(self, token: FencingToken) -> None:
         try:

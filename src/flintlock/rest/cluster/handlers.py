@@ -59,6 +59,13 @@ async def overview(call: RestCall) -> HttpResponse:
     )
 
 
+async def job_managers(call: RestCall) -> HttpResponse:
+    """The JobManager that leads, and the standbys that watch it."""
+    await call.services.dispatcher.job_counts()  # fails where there is no leader that may answer
+    found = call.services.job_managers()
+    return json_response(msgspec.convert({"jobmanagers": found}, shapes.JobManagersResponse, from_attributes=True))
+
+
 async def task_managers(call: RestCall) -> HttpResponse:
     """All registered TaskManagers."""
     resources = await call.services.resource_manager.overview()

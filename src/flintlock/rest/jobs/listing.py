@@ -7,6 +7,7 @@ piece, and a client that follows the events costs what has changed. No step of t
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Final
 
@@ -30,10 +31,12 @@ MAX_CACHED: Final = 2000
 
 _EVENT_INTERVAL_S: Final = 0.25
 _EVENT_SILENCE_S: Final = 10.0
+_CLUSTER_INTERVAL_S: Final = 1.0
 _ENDED_AT_FIRST: Final = 1000
 _ALL: Final = -1  # a version before every other: the answer has the current one, and is not complete
 _ID_DIGITS: Final = 32
 _LISTED: Final = b"event: listed\ndata: {}\n\n"
+_CLUSTER: Final = b"event: cluster\ndata: {}\n\n"
 _STATES: Final = (*JobStatus, WAITING)
 _encoder: Final = msgspec.json.Encoder()
 
@@ -95,9 +98,13 @@ def _id_and_status(line: JobLine) -> bytes:
 
 
 def _with_ended(call: RestCall) -> bool:
-    text = call.request.query_params.get("ended", "true")
+    return _flag(call, "ended", default="true")
+
+
+def _flag(call: RestCall, name: str, default: str) -> bool:
+    text = call.request.query_params.get(name, default)
     if text not in ("true", "false"):
-        raise Invalid(f"query parameter 'ended': {text!r} is neither 'true' nor 'false'")
+        raise Invalid(f"query parameter {name!r}: {text!r} is neither 'true' nor 'false'")
     return text == "true"
 
 
@@ -145,13 +152,18 @@ def _position(call: RestCall) -> JobPosition | None:
 
 
 async def events(call: RestCall) -> HttpResponse:
-    """Server-sent events: one for each job that changed, or for each change of the one that `job` names."""
-    job_id = _event_filter(call)
+    """Server-sent events: one for each job that changed, or for each change of the one that `job` names.
+
+    With `cluster=true` also one named `cluster` whenever JobManagers, TaskManagers, their slots or the queue change.
+    """
+    job_id, with_cluster = _event_filter(call), _flag(call, "cluster", default="false")
     if job_id is not None:
         await call.services.dispatcher.job(JobQuery(job_id=job_id))
     await call.services.dispatcher.job_counts()  # fails with its own status; once the stream has begun that is too late
     return HttpResponse(
-        pieces=job_events(call, job_id), content_type="text/event-stream", headers={"Cache-Control": "no-cache"}
+        pieces=job_events(call, job_id, with_cluster=with_cluster, until_ms=call.principal.expires_ms),
+        content_type="text/event-stream",
+        headers={"Cache-Control": "no-cache"},
     )
 
 
@@ -162,20 +174,23 @@ def _event_filter(call: RestCall) -> JobId | None:
     return None if text is None else JobId(text.lower())
 
 
-async def job_events(call: RestCall, only: JobId | None = None) -> AsyncGenerator[bytes]:
+async def job_events(
+    call: RestCall, only: JobId | None = None, *, with_cluster: bool = False, until_ms: int | None = None
+) -> AsyncGenerator[bytes]:
     """Yield an event for each job that changed, beginning with all that have not ended and the latest that have.
 
     The event `listed` says that these were all of them: what a client knew before and was not among them is outdated.
 
     Yields a comment every few seconds if no job changes, so that a client can distinguish a quiet cluster from
     a lost connection. Ends when there has been no leader here for some time: the client's next request reaches the new
-    one.
+    one. Ends as well when the credential of the request expires, `until_ms`: the next request needs another one.
     """
     dispatcher, clock_ms = call.services.dispatcher, call.services.clock_ms
     clock_s = asyncio.get_running_loop().time
     sent_s = led_s = clock_s()
     version = _ALL
-    while True:
+    cluster = _ClusterWatch(call) if with_cluster else None
+    while until_ms is None or clock_ms() < until_ms:
         try:
             changes = await dispatcher.listing_changes(ListingChangesQuery(since=version))
             if changes.complete:
@@ -189,6 +204,9 @@ async def job_events(call: RestCall, only: JobId | None = None) -> AsyncGenerato
                     sent_s = clock_s()
                     yield piece
             version, led_s = changes.version, clock_s()
+            if cluster is not None and await cluster.has_changed(clock_s()):
+                sent_s = clock_s()
+                yield _CLUSTER
         except (Unavailable, Fenced):  # between two leaders
             if clock_s() - led_s > _EVENT_SILENCE_S:
                 return
@@ -196,6 +214,30 @@ async def job_events(call: RestCall, only: JobId | None = None) -> AsyncGenerato
             sent_s = clock_s()
             yield b": nothing new\n\n"
         await asyncio.sleep(_EVENT_INTERVAL_S)
+
+
+class _ClusterWatch:
+    """Notices that there are other JobManagers, TaskManagers, free slots or waiting requests than before."""
+
+    def __init__(self, call: RestCall) -> None:
+        self._services: Final = call.services
+        self._looked_s = -math.inf
+        self._seen: object = None
+
+    async def has_changed(self, now_s: float) -> bool:
+        """Return whether they have, since the last call that looked; true the first time."""
+        if now_s - self._looked_s < _CLUSTER_INTERVAL_S:
+            return False
+        self._looked_s = now_s
+        resources = await self._services.resource_manager.overview()
+        found = (
+            self._services.job_managers(),
+            tuple((one.id, one.slots, one.free_slots) for one in resources.task_managers),
+            tuple((request.job_id, request.request, request.priority) for request in resources.waiting),
+            resources.starting,
+        )
+        changed, self._seen = found != self._seen, found
+        return changed
 
 
 async def _current(

@@ -15,6 +15,7 @@ from starlette.types import Send
 from flintlock.api import jobs as shapes
 from flintlock.config.configuration import Configuration
 from flintlock.gateways.dispatcher import DispatcherGateway
+from flintlock.gateways.leader import JobManagerInfo
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.host.logs.process_logs import ProcessLogs
 from flintlock.model.errors import Invalid, NotFound
@@ -62,6 +63,7 @@ class RestServices:
     login_codes: LoginCodes = field(default_factory=LoginCodes)
     dashboard: Path = DASHBOARD
     sessions: Sessions | None = None  # of browsers; None: the cluster has no authentication
+    job_managers: Callable[[], tuple[JobManagerInfo, ...]] = tuple  # those of the cluster, while this one leads
     spark_ui_links: SparkUiLinks | None = None  # None: the process has no secret to make them with
 
 

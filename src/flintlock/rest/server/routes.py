@@ -86,6 +86,11 @@ _SINCE = Parameter(name="since", description="Only jobs that started at this tim
 _ID = Parameter(name="id", description="Only jobs whose id begins so.")
 _SUBMITTED_BY = Parameter(name="submitted-by", description="Only jobs that were submitted under this name.")
 _EVENTS_OF = Parameter(name="job", description="Only events of this job, beginning with its present state.")
+_EVENTS_OF_CLUSTER = Parameter(
+    name="cluster",
+    description="`true`: also an event `cluster` when JobManagers, TaskManagers, slots or the queue change.",
+    pattern="^(true|false)$",
+)
 _METRICS: Final = list[of_cluster.Metric]
 _AGGREGATED: Final = list[of_cluster.AggregatedMetric]
 _JSON: Final = ("application/json",)
@@ -302,6 +307,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         method="POST", path="/logout", handler=login.log_out, role=_VIEWER, answers=shapes.Empty, errors=(409,),
         served_by=_ANY,
     ),
+    _get("/jobmanagers", cluster.job_managers, of_cluster.JobManagersResponse, errors=(503,)),
     _get("/taskmanagers", cluster.task_managers, of_cluster.TaskManagersResponse, errors=(503,)),
     _get(
         "/taskmanagers/metrics", metrics.task_managers, _AGGREGATED, _GET, _AGG, _TASK_MANAGERS, errors=(400, 404, 503)
@@ -340,7 +346,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     _get("/metrics", metrics.prometheus, str, served_by=_ANY),
     Route(
         method="GET", path="/events", handler=listing.events, role=_VIEWER,
-        answers=str, query=(_EVENTS_OF,), errors=_JOB,
+        answers=str, query=(_EVENTS_OF, _EVENTS_OF_CLUSTER), errors=_JOB,
         streams=True,
     ),
     _get("/openapi.json", _describe, dict[str, Any], served_by=_ANY),

@@ -1,5 +1,5 @@
-// What a TaskManager has measured of itself while its page was open: the cluster has the present values only.
-import type { Metric } from "../../api/types.ts";
+// What a process has measured of itself while its page was open: the cluster has the present values only.
+import type { Metric } from "../api/types.ts";
 
 /** How many times are remembered. */
 export const MOST_SAMPLES = 150;
