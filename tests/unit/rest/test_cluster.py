@@ -273,7 +273,8 @@ def test_a_stream_ends_when_the_credential_of_its_request_expires(rest: RestHarn
         began_ms = rest.now_ms
         call = RestCall(request=Request({"type": "http"}), services=rest.services)
         loop.call_later(30, lambda: setattr(rest, "now_ms", began_ms + 30_000))
-        pieces = [piece async for piece in job_events(call, until_ms=began_ms + 30_000)]
+        async with asyncio.timeout(100):
+            pieces = [piece async for piece in job_events(call, until_ms=began_ms + 30_000)]
         return len(pieces), loop.time()
 
     pieces, ended_s = run_virtual(read())
