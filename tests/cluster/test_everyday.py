@@ -107,6 +107,50 @@ def test_an_ended_job_is_run_again_with_other_parameters(standing: Processes, tm
     assert "did you mean 'day'?" in refused.stderr, refused.stderr
 
 
+def test_a_failed_job_is_run_again_from_where_it_failed(standing: Processes, tmp_path: Path) -> None:
+    """What had finished is not run again, unless its rows are gone; what was published is not published twice."""
+
+    def rows(spark: Any, params: dict[str, str]) -> DataFrame:
+        with Path(params["here"], "runs").open("a") as runs:
+            runs.write("rows\n")
+        return spark.range(10, numPartitions=2)
+
+    def checked(rows: Any, params: dict[str, str]) -> DataFrame:
+        from threading import Event
+
+        published = Path(params["here"], "out", "_SUCCESS")
+        while not published.exists():
+            Event().wait(0.02)
+        if not Path(params["here"], "repaired").exists():
+            raise ValueError("not yet")
+        return rows.selectExpr("sum(id) AS total")
+
+    job = fl.Job("continued", parallelism=1, params={"here": str(tmp_path)})
+    first = job.step(name="rows", exchange="blocking")(rows)
+    job.sink("out", first, format="parquet", path=str(tmp_path / "out"), mode="append")
+    job.result("total", job.step(name="checked", inputs=first)(checked))
+    with fl.connect(standing.url) as client:
+        failed = client.submit(job)
+        until("the failure", lambda: failed.ended_within(10.0), 240.0)
+        assert failed.status is JobStatus.FAILED, failed.attempts()
+        again = failed.rerun(from_failed=True)
+        until("the second failure", lambda: again.ended_within(10.0), 240.0)
+        assert again.status is JobStatus.FAILED
+        (tmp_path / "repaired").touch()
+        done = again.rerun(from_failed=True).wait(240)
+        assert [row.total for row in done.result("total").rows()] == [45]
+        assert (tmp_path / "runs").read_text() == "rows\n"
+        for part in (standing.state_dir / "work" / failed.id).rglob("*.parquet"):
+            part.unlink()
+        repaired = again.rerun(from_failed=True).wait(240)
+        assert [row.total for row in repaired.result("total").rows()] == [45]
+        assert (tmp_path / "runs").read_text() == "rows\nrows\n", "its rows were gone"
+    assert cast("Any", parquet).read_table(tmp_path / "out").num_rows == 10
+    refused = flintlock("rerun", done.id, "--from-failed", "-m", standing.url, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "only a job that has FAILED" in refused.stderr, refused.stderr
+
+
 def test_a_users_job_runs_on_rows_of_a_test(tmp_path: Path) -> None:
     """Functions, SQL and sinks; a mistake is blamed on its step; the second job finds the engine warm."""
     job = fl.Job("tested", params={"factor": 2})

@@ -846,9 +846,12 @@ export interface RegionAttempts {
   readonly omitted?: number;
 }
 
-/** POST /jobs/:jobid/rerun: run the job again; `params` have other values than in the earlier job. */
+/** POST /jobs/:jobid/rerun: run the job again; `params` have other values than in the earlier job.
+
+    `from-failed`: what had finished before the earlier job failed is not run again. */
 export interface RerunRequest {
   readonly params?: Readonly<Record<string, string | number | number | boolean | null>>;
+  readonly "from-failed"?: boolean;
 }
 
 /** A share of a TaskManager. */

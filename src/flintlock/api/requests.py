@@ -24,10 +24,14 @@ class VertexRequirementsRequest(VertexRequirements, frozen=True, kw_only=True, f
     parallelism: ParallelismBoundsRequest
 
 
-class RerunRequest(CamelCase, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """POST /jobs/:jobid/rerun: run the job again; `params` have other values than in the earlier job."""
+class RerunRequest(CamelCase, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """POST /jobs/:jobid/rerun: run the job again; `params` have other values than in the earlier job.
+
+    `from-failed`: what had finished before the earlier job failed is not run again.
+    """
 
     params: dict[str, Scalar] = field(default_factory=dict[str, Scalar])
+    from_failed: bool = field(name="from-failed", default=False)
 
 
 class SavepointRequest(CamelCase, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -12,7 +12,9 @@ from flintlock.cli.tables import aligned, coloured, duration, label_text, moment
 from flintlock.model.states import ExecutionState, JobStatus
 
 if TYPE_CHECKING:
-    from flintlock.api.jobs import AttemptInfo
+    from collections.abc import Iterator, Sequence
+
+    from flintlock.api.jobs import AttemptInfo, JobAttempts
 
 
 @click.command()
@@ -71,11 +73,8 @@ def status(*, job: str, verbose: bool, as_json: bool, urls: tuple[str, ...], con
         click.echo(publishing_line(found))
     if note is not None:
         click.echo(f"waits for slots: {note}")
-    history = failure_lines(found)
-    if history:
-        click.echo("\nfailures (oldest first):")
-        for line in history:
-            click.echo(f"  {line}")
+    for line in (*_continuation(found), *_history(failure_lines(found))):
+        click.echo(line)
     ended_well = found.status in (JobStatus.FINISHED, JobStatus.CANCELED)  # earlier failures are listed above
     failure = None if ended_well else failure_of(found.failure)
     if failure is not None:
@@ -122,6 +121,23 @@ def rescale(*, job: str, parallelism: int, as_json: bool, urls: tuple[str, ...],
     else:
         click.echo(
             f"{handle.id}: up to {parallelism} slot{'' if parallelism == 1 else 's'} for regions not deployed yet"
+        )
+
+
+def _history(failures: Sequence[str]) -> Iterator[str]:
+    """Yield the failures of a job, if it had any."""
+    if failures:
+        yield "\nfailures (oldest first):"
+    yield from (f"  {line}" for line in failures)
+
+
+def _continuation(job: JobAttempts) -> Iterator[str]:
+    """Yield how a failed job can be continued, if something of it had finished."""
+    done = sum(1 for region in job.regions if region.latest and region.latest.state is ExecutionState.FINISHED)
+    if done and job.status is JobStatus.FAILED:
+        yield (
+            f"{done} of {len(job.regions)} regions had finished; to run only the others:"
+            f" flintlock rerun {job.jobid[:8]} --from-failed"
         )
 
 

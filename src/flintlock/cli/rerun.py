@@ -20,6 +20,7 @@ _PROGRAM: Final = "Program: "
 @click.command()
 @job_argument
 @click.option("--param", "params", multiple=True, metavar="KEY=VALUE", help="Change a parameter; repeatable.")
+@click.option("--from-failed", is_flag=True, help="Run only what had not finished when JOB failed.")
 @click.option("-d", "--detached", is_flag=True, help="Print the new job's id and leave the job running.")
 @click.option("-v", "--verbose", is_flag=True, help="Show whole stack traces of a failure.")
 @click.option("-q", "--quiet", is_flag=True, help="Do not show progress.")
@@ -27,22 +28,28 @@ _PROGRAM: Final = "Program: "
 @cluster_options
 def rerun(
     *,
-    job: str, params: tuple[str, ...], detached: bool, verbose: bool, quiet: bool, as_json: bool,
+    job: str, params: tuple[str, ...], from_failed: bool, detached: bool, verbose: bool, quiet: bool, as_json: bool,
     urls: tuple[str, ...], conf: Path | None, state_dir: str | None,
 ) -> int:  # fmt: skip
     """Run JOB again, as a new job, and show its progress until it ends.
 
     The new job has the steps, files, configuration and parameters of the earlier one, except for what --param changes.
     JOB is an id, the beginning of one, a name (its latest job), or latest.
+
+    With --from-failed, regions that had finished when JOB failed are not run again: their blocking results are used,
+    as long as the cluster keeps them (execution.failed-jobs.results-retention), and what they have published stays.
+    Results that are missing or changed are computed again.
     """
     from flintlock.api.jobs import PlanResponse
     from flintlock.client.display.console import SilentDisplay, display_for, error_console
     from flintlock.client.running import follow_job
 
+    if from_failed and params:
+        raise click.UsageError("--param cannot be used with --from-failed: what had finished has the old parameters")
     given = dict(split_assignment(text, "--param") for text in params)
     hooks = TerminalHooks(detached=detached, quiet=quiet, as_json=as_json)
     with connect(urls, conf, state_dir) as client:
-        handle = client.find(job).rerun(params=given)
+        handle = client.find(job).rerun(params=given, from_failed=from_failed)
         hooks.submitted(handle)
         if detached:
             return 0

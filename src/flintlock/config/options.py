@@ -559,6 +559,16 @@ ENDED_JOB_BLOBS: Final = Option(
     description="How much of the files of ended jobs is stored, for `flintlock rerun`: at most as long as the jobs "
     "are, and the oldest are removed first. 0: none.",
 )  # fmt: skip
+FAILED_JOB_RESULTS: Final = Option(
+    key="execution.failed-jobs.results-retention", parse=duration_s, kind=_DURATION, default=86400.0,
+    description="How long the blocking results of a failed job are kept in execution.work-dir, for `flintlock rerun"
+    " --from-failed`: at most as long as the job is stored. 0: they are removed when the job has failed.",
+)  # fmt: skip
+FAILED_JOB_RESULTS_SIZE: Final = Option(
+    key="execution.failed-jobs.max-size", parse=memory_bytes, kind=_MEMORY, default=10 << 30,
+    description="Maximum size of the blocking results that are kept of failed jobs: the oldest are removed first. Those"
+    " that a job uses at the moment stay until it has ended.",
+)  # fmt: skip
 UPLOAD_LIMIT: Final = Option(
     key="rest.server.max-content-length", parse=memory_bytes, kind=_MEMORY, default=512 << 20,
     description="Maximum size of a submission, files included.",

@@ -32,6 +32,7 @@ from flintlock.model.jobs import (
     JobSnapshot,
     JobSubmission,
     JobSummary,
+    KeptResults,
     ParallelismRange,
     RetentionReading,
 )
@@ -260,20 +261,26 @@ REMOVED_AFTER: Final[Mapping[CleanupResource, CleanupResource]] = {
 
 
 def cleanup_plan(
-    *, blobs: Collection[str], scratch: Collection[str], archived: bool = True, quarantined: bool = False
+    *,
+    blobs: Collection[str],
+    scratch: Collection[str],
+    archived: bool = True,
+    quarantined: bool = False,
+    kept: bool = False,
 ) -> tuple[CleanupResource, ...]:
     """Return what the global cleanup of a job removes. A suspended job keeps all of it for the next leader.
 
-    A job that is not known to be archived is archived first. A quarantined one keeps what it uses.
+    A job that is not known to be archived is archived first. A quarantined one keeps what it uses; one whose results
+    are kept keeps its progress.
     """
-    stored = (CleanupResource.GRAPH,) if quarantined else (CleanupResource.GRAPH, CleanupResource.PROGRESS)
+    stored = (CleanupResource.GRAPH,) if quarantined or kept else (CleanupResource.GRAPH, CleanupResource.PROGRESS)
     stored = stored if archived else (CleanupResource.ARCHIVE, *stored)
     if quarantined:
         return stored
     return stored + ((CleanupResource.BLOBS,) if blobs else ()) + ((CleanupResource.FILES,) if scratch else ())
 
 
-def result_of(outcome: JobOutcome) -> JobResult:
+def result_of(outcome: JobOutcome, kept: KeptResults | None = None) -> JobResult:
     """Return the entry for the JobResultStore. Raises InvariantBroken if the job has not ended."""
     snapshot = outcome.snapshot
     if not snapshot.status.globally_terminal:
@@ -287,6 +294,7 @@ def result_of(outcome: JobOutcome) -> JobResult:
         scratch=outcome.scratch,
         blobs=blobs_of(snapshot.graph),
         ended_at_ms=snapshot.ended_at_ms,
+        kept=kept,
     )
 
 
@@ -304,25 +312,16 @@ def blobs_of(graph: JobGraph) -> tuple[BlobKey, ...]:
 def recorded_scratch(progress: Iterable[RegionRecord]) -> tuple[str, ...]:
     """Return the directories recorded for a job without a JobMaster: staging, and the one of its blocking results."""
     return tuple(
-        dict.fromkeys(
-            directory
-            for record in progress
-            for directory in (
-                *record.staging,
-                *(_work_directory(path, record.job_id) for path in _materialised(record)),
-            )
-        )
+        dict.fromkeys(directory for record in progress for directory in (*record.staging, *_work_directories(record)))
     )
 
 
-def _materialised(record: RegionRecord) -> Iterable[str]:
-    return () if record.outcome is None else record.outcome.materialised.values()
-
-
-def _work_directory(path: str, job_id: JobId) -> str:
-    """Return the directory of the job that a blocking result is in: TaskManagers remove nothing else of it."""
-    head, found, _ = path.partition(f"/{job_id}/")
-    return f"{head}/{job_id}" if found else path
+def _work_directories(record: RegionRecord) -> Iterable[str]:
+    """Return the directories of the job that its blocking results are in. Those of other jobs, which it reads, stay."""
+    for path in () if record.outcome is None else record.outcome.materialised.values():
+        head, found, _ = path.partition(f"/{record.job_id}/")
+        if found:
+            yield f"{head}/{record.job_id}"
 
 
 # Recovery

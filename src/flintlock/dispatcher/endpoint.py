@@ -20,12 +20,19 @@ from typing import Any, Final
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from flintlock.config.options import CLEANUP_INITIAL, CLEANUP_MAX, JOB_RETENTION
+from flintlock.config.options import (
+    CLEANUP_INITIAL,
+    CLEANUP_MAX,
+    FAILED_JOB_RESULTS,
+    FAILED_JOB_RESULTS_SIZE,
+    JOB_RETENTION,
+)
 from flintlock.dispatcher import core
 from flintlock.dispatcher.core import JobPhase
 from flintlock.dispatcher.disposals import Disposals
 from flintlock.dispatcher.ended import EndedJobs
 from flintlock.dispatcher.job import DispatchedJob, JobBody, JobServices
+from flintlock.dispatcher.kept_results import KeptResultsRegistry
 from flintlock.dispatcher.listing.job_listing import JobListing
 from flintlock.dispatcher.listing.listing_loader import ListingLoader
 from flintlock.dispatcher.listing.listing_pages import ListingPages
@@ -125,12 +132,17 @@ class Dispatcher:
         self._loader: Final = ListingLoader(self._listing, term.stores.ended, term.gate)
         self._pages: Final = ListingPages(self._listing, self._loader, self._refresh_listing)
         self._ended: Final = EndedJobs(term.stores)
+        self._kept_results: Final = KeptResultsRegistry(
+            clock, configuration.get(FAILED_JOB_RESULTS_SIZE), self._uses_results_of
+        )
         self._shared: Final = JobServices(
             term=term,
             writes=self._writes,
             blobs=services.blobs,
             backoff=Backoff(initial_s=configuration.get(CLEANUP_INITIAL), maximum_s=configuration.get(CLEANUP_MAX)),
             retention_s=configuration.get(JOB_RETENTION),
+            kept_results_s=configuration.get(FAILED_JOB_RESULTS),
+            kept_results=self._kept_results,
             clock_ms=services.clock_ms,
             retention_clock=clock,
             metrics=services.metrics,
@@ -157,6 +169,7 @@ class Dispatcher:
         await self._retention.prune_blobs(recovery)  # before a client can submit a job that is not among these
         with caused_by(recovery.cause):
             await self._begin_recovered(recovery)
+        self._kept_results.open()
         if self._services.metrics is not None:
             self._services.metrics.recovered(len(recovery.jobs))
         self._child(self._retention.run_clock(), "dispatcher-retention-clock")
@@ -208,7 +221,11 @@ class Dispatcher:
         return tuple(job_id for job_id, job in self.jobs.items() if not job.ended)
 
     async def finish_cleanup(self, patience_s: float) -> None:
-        """Return once all ended jobs are cleaned up; after `patience_s` their files stay, and are named in the log."""
+        """Return once all ended jobs are cleaned up; after `patience_s` their files stay, and are named in the log.
+
+        Failed jobs no longer keep their results.
+        """
+        self._kept_results.release_all()
         jobs = {job.task: job for job in self.jobs.values() if job.ended and job.task is not None}
         if not jobs:
             return
@@ -221,6 +238,10 @@ class Dispatcher:
                 reason=f"the cluster ends, and the cleanup was not done within {patience_s:g} s",
                 directories=[*job.scratch],
             )
+
+    def _uses_results_of(self, job_id: JobId) -> bool:
+        """Return whether a job that has not ended may read what this one has kept."""
+        return any(job_id in job.reuses for job in self.jobs.values())
 
     def assert_empty(self) -> None:
         """Raise InvariantBroken if a job or an idempotency key is still registered: after the last cleanup none is."""

@@ -31,6 +31,7 @@ from flintlock.dispatcher.changes import JobChanger
 from flintlock.dispatcher.cleanup import Removals, clean_up, try_once
 from flintlock.dispatcher.core import CleanupResource, JobPhase
 from flintlock.dispatcher.ended import EndedJobs
+from flintlock.dispatcher.kept_results import KeptResultsRegistry, no_longer_kept, results_to_keep, reused_records
 from flintlock.dispatcher.listing.job_listing import JobListing
 from flintlock.dispatcher.metrics import DispatcherMetrics
 from flintlock.dispatcher.operations import OperationRecorder
@@ -91,6 +92,8 @@ class JobServices:
     blobs: BlobReferences
     backoff: Backoff
     retention_s: float  # of ended jobs
+    kept_results_s: float  # how long failed jobs keep their results
+    kept_results: KeptResultsRegistry
     clock_ms: Callable[[], int]
     retention_clock: RetentionClock
     metrics: DispatcherMetrics | None
@@ -129,6 +132,7 @@ class DispatchedJob:
         self._recovered: Final = phase is JobPhase.INITIALIZING  # a submitted job begins as RESERVED
         self._has_result = False  # whether its JobMaster is done
         self._quarantine_reason: str | None = None  # why its graph is quarantined when it ends
+        self._results_released = False  # whether what it had kept is being removed
 
     # What clients see
 
@@ -151,6 +155,16 @@ class DispatchedJob:
     def scratch(self) -> tuple[str, ...]:
         """The directories that the cleanup of an ended job removes."""
         return () if self._result is None else self._result.scratch
+
+    @property
+    def keeps_results(self) -> bool:
+        """Whether another job can continue where this one has failed."""
+        return self._result is not None and self._result.kept is not None and not self._results_released
+
+    @property
+    def reuses(self) -> tuple[JobId, ...]:
+        """The failed jobs whose results it may read now."""
+        return () if self._stored is None else self._stored.graph.reuses
 
     def snapshot(self) -> JobSnapshot:
         """Return the job as it is now. A terminal status before `durable_end` must not be shown to clients."""
@@ -352,9 +366,12 @@ class DispatchedJob:
         try:
             if not services.savepoints.is_restored(job.graph):
                 await services.savepoints.restore(job.graph)
+            progress = await self._with_reused(progress)
             clock = services.retention_clock.now_ms
             runner = services.term.job_masters(job, progress, services.listing.touch, clock, history)
-        except Exception as error:  # noqa: BLE001 - a job that cannot be initialised is a FAILED job
+        except Exception as error:
+            if is_fatal_to_term(error):
+                raise
             log.warning(log_events.JOB_INITIALIZATION_FAILED, job_id=self.job_id, reason=repr(error))
             if self._recovered:  # it was initialised before: its graph is needed to find out what changed
                 self._quarantine_reason = public_text(error)
@@ -380,6 +397,23 @@ class DispatchedJob:
         finally:
             self._client.forget()
 
+    async def _with_reused(self, progress: tuple[RegionRecord, ...]) -> tuple[RegionRecord, ...]:
+        """Record the regions as finished that finished in the job that this one continues; return all records.
+
+        Before its JobMaster runs for the first time: from then on there are records of its own. Raises Conflict if
+        what the earlier job kept is gone.
+        """
+        graph, services = self.stored.graph, self._services
+        if not graph.reuses or not all(record.reused_from for record in progress):
+            return progress
+        earlier = await services.writes.progress(graph.reuses[0])
+        added = reused_records(graph, earlier, progress, services.clock_ms())
+        if not progress and not added:
+            raise no_longer_kept(graph.reuses[0])
+        for record in added:
+            await services.writes.record(record)
+        return (*progress, *added)
+
     def _pass_on_cancel(self, runner: JobMasterRunner) -> None:
         """Send the JobMaster a cancel that was queued. One that comes too late is logged and ignored."""
         if self._cancel is not None:
@@ -400,7 +434,10 @@ class DispatchedJob:
         services = self._services
         snapshot = structs.replace(outcome.snapshot, ended_at_ms=services.retention_clock.now_ms())
         outcome = structs.replace(outcome, snapshot=snapshot)
-        result = core.result_of(outcome)
+        kept = None
+        if self._quarantine_reason is None:
+            kept = results_to_keep(outcome, services.kept_results_s, services.retention_s)
+        result = core.result_of(outcome, kept)
         self._move(JobPhase.ENDING, status=result.status)
         archived = False
         with log_and_continue(log_events.JOB_ARCHIVE_FAILED, job_id=self.job_id):
@@ -429,24 +466,37 @@ class DispatchedJob:
         if self._result is None:
             raise InvariantBroken(f"job {self.job_id} is cleaned up before its end is durable")
         await self.changes.fail_unfinished(f"job {self.job_id} has ended: it is {self._result.status}")
-        blobs, scratch = self._result.blobs, self._result.scratch
+        blobs, kept = self._result.blobs, self._result.kept
+        scratch = tuple(path for path in self._result.scratch if kept is None or path not in kept.directories)
         plan = core.cleanup_plan(
-            blobs=blobs, scratch=scratch, archived=self._archived, quarantined=self._result.quarantined
+            blobs=blobs,
+            scratch=scratch,
+            archived=self._archived,
+            quarantined=self._result.quarantined,
+            kept=kept is not None,
         )
-        removals = self._removals(plan, scratch)
-        await clean_up(
-            self.job_id,
-            removals,
-            self._services.backoff,
-            self._services.term.gate,
-            retention_over=self._is_retention_over,
-            directories=scratch,
-        )
+        await self._remove(plan, scratch)
+        if kept is not None:
+            log.info(log_events.JOB_RESULTS_KEPT, job_id=self.job_id, bytes=kept.bytes)
+            await self._services.kept_results.until_released(self.job_id, kept)
+            self._results_released = True
+            files = (CleanupResource.FILES,) if kept.directories else ()
+            await self._remove((CleanupResource.PROGRESS, *files), kept.directories)
         with log_and_continue(
             log_events.JOB_RESULT_NOT_MARKED_CLEAN, job_id=self.job_id
         ):  # the next leader cleans up once more
             await self._services.writes.mark_clean(self.job_id)
             log.info(log_events.JOB_CLEANED_UP, job_id=self.job_id)
+
+    async def _remove(self, resources: tuple[CleanupResource, ...], scratch: tuple[str, ...]) -> None:
+        await clean_up(
+            self.job_id,
+            self._removals(resources, scratch),
+            self._services.backoff,
+            self._services.term.gate,
+            retention_over=self._is_retention_over,
+            directories=scratch,
+        )
 
     def _is_retention_over(self) -> bool:
         before_ms = core.expired_before_ms(self._services.retention_clock.now_ms(), self._services.retention_s)

@@ -13,6 +13,7 @@ from flintlock.config.options import PARALLELISM_OVERRIDES, RESTORE_PATH
 from flintlock.dispatcher import core
 from flintlock.dispatcher.core import JobPhase
 from flintlock.dispatcher.job import DispatchedJob, JobBody, JobServices
+from flintlock.dispatcher.kept_results import no_longer_kept
 from flintlock.dispatcher.services import DispatcherServices
 from flintlock.model.causes import current_cause
 from flintlock.model.errors import Conflict, KeyReused, Refused, Unavailable
@@ -129,6 +130,10 @@ class Submissions:
         refusal = self._refuse(job_id) or core.duplicate(job_id, None if registered is None else registered.phase)
         if refusal is not None:
             raise refusal
+        for earlier in message.graph.reuses[:1]:  # without a pause before the job is registered: then they are in use
+            kept = self._scope.jobs.get(earlier)
+            if kept is None or not kept.keeps_results:
+                raise no_longer_kept(earlier)
         stored = StoredJob(
             graph=core.accepted_graph(message, self._services.versions, self._overrides),
             submitted_ms=self._services.clock_ms(),

@@ -118,6 +118,10 @@ class TermWrites:
 
         await self._gate.retry_until_acknowledged(replace)
 
+    async def record(self, record: RegionRecord) -> None:
+        """Record the progress of a region."""
+        await self._gate.retry_until_acknowledged(lambda: self._stores.progress.record(record))
+
     async def progress(self, job_id: JobId) -> tuple[RegionRecord, ...]:
         """Return the recorded progress of a job. Raises Corrupt."""
         return await self._gate.retry_until_acknowledged(lambda: self._stores.progress.read(job_id))

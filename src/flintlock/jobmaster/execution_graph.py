@@ -298,7 +298,7 @@ def _region_state(plan: Region, record: RegionRecord | None, now_ms: int) -> Reg
         attempt=record.attempt,
         state=state,
         timestamps={state: record.recorded_ms},
-        task_manager=record.task_manager,
+        task_manager=None if record.reused_from else record.task_manager,
         metrics=outcome.metrics,
         outputs=outcome.outputs,
         output_tail=outcome.output_tail,

@@ -170,6 +170,7 @@ class JobGraph(Struct, frozen=True, kw_only=True, dict=True):
     directory: str = ""  # the one that it was submitted from, where relative paths of user code start; "" for none
     document: bytes = b""  # what it was made of (`JobSpec` as JSON, without `params`), if they were filled in there
     rerun_of: str = ""  # the job that this one runs again
+    reuses: tuple[JobId, ...] = ()  # failed jobs whose finished regions it does not run again: `rerun_of`, and its own
     format_version: int = 1
 
     def vertex(self, name: str) -> JobVertex:

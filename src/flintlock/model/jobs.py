@@ -257,6 +257,17 @@ class JobOutcome(Struct, frozen=True, kw_only=True):
     scratch: tuple[str, ...] = ()  # directories of the job that must be removed
 
 
+class KeptResults(Struct, frozen=True, kw_only=True):
+    """What stays of a failed job after its cleanup, for a job that continues where it failed (`JobGraph.reuses`).
+
+    Its recorded progress, and the directory of its blocking results.
+    """
+
+    until_ms: int  # on the retention clock
+    directories: tuple[str, ...] = ()
+    bytes: int = 0
+
+
 class JobResult(Struct, frozen=True, kw_only=True):
     """An entry of the JobResultStore: how the job has ended; `scratch` is what its cleanup must remove."""
 
@@ -269,6 +280,7 @@ class JobResult(Struct, frozen=True, kw_only=True):
     blobs: tuple[str, ...] = ()
     ended_at_ms: int = 0  # on the retention clock; 0 in records of versions that had none
     quarantined: bool = False  # its graph is: what the job uses stays, for when it is put back
+    kept: KeptResults | None = None  # what its cleanup removes later: until then the entry is dirty
 
     @property
     def retained_from_ms(self) -> int:

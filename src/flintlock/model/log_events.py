@@ -26,6 +26,11 @@ JOB_FAILED: Final = _event(
     "A job has failed: its name, the kind of the failure, its message, and the step and the user's line where known.",
 )
 JOB_CLEANED_UP: Final = _event("Jobs (Dispatcher)", "job-cleaned-up", "Everything that a job left behind was removed.")
+JOB_RESULTS_KEPT: Final = _event(
+    "Jobs (Dispatcher)",
+    "job-results-kept",
+    "The blocking results of a failed job are kept for `flintlock rerun --from-failed`; the rest of it was removed.",
+)
 JOB_NOT_ACCEPTED: Final = _event(
     "Jobs (Dispatcher)", "job-not-accepted", "A submission could not be stored; its client was refused."
 )

@@ -300,3 +300,4 @@ class RegionRecord(Struct, frozen=True, kw_only=True):
     recorded_ms: int = 0
     lease_s: float = 0.0  # no lease covers the attempt for longer; 0: recorded by a version that did not limit them
     taken: dict[StepName, JobId] = {}  # with DEPLOYED: `DeployTask.taken`
+    reused_from: str = ""  # the failed job in which the region finished: none of its attempts ran in this job

@@ -364,6 +364,21 @@ def test_rerun_submits_the_job_again_with_changed_parameters(capsys: pytest.Capt
         assert f"rerun of {JOB}\n" in capsys.readouterr().out
 
 
+def test_a_failed_job_is_run_again_from_where_it_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    answers: dict[str, list[tuple[int, Any]]] = {
+        f"POST /jobs/{JOB}/rerun": [(202, {"jobid": OTHER})],
+        f"GET /jobs/{JOB}/attempts": [(200, attempts("FAILED", "FINISHED"))],
+    }
+    with serving(answers) as server:
+        assert run_app(["status", JOB, "-m", server.url]) == 0
+        assert f"flintlock rerun {JOB[:8]} --from-failed\n" in capsys.readouterr().out
+        assert run_app(["rerun", JOB, "--from-failed", "-d", "-m", server.url]) == 0
+        assert json.loads(server.seen[-1].body) == {"params": {}, "from-failed": True}
+        assert capsys.readouterr().out == f"{OTHER}\n"
+        assert run_app(["rerun", JOB, "--from-failed", "--param", "day=1", "-m", server.url]) == 2
+        assert "--param cannot be used with --from-failed" in capsys.readouterr().err
+
+
 def test_a_refused_rerun_prints_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
     answers: dict[str, list[tuple[int, Any]]] = {
         f"POST /jobs/{JOB}/rerun": [(409, {"errors": ["files of the job are no longer stored: `flintlock run`"]})]

@@ -384,12 +384,12 @@ async def test_crashed_jobmaster_leaves_no_directories_behind() -> None:
     async with harness.leading() as dispatcher:
         runner = await harness.submitted(dispatcher)
         await harness.ha.stores(harness.cluster.token).progress.record(
-            record(A, staging=("out/.staging",), materialised="work/rows")
+            record(A, staging=("out/.staging",), materialised=f"work/{A}/rows/0")
         )
         runner.crash(RuntimeError("a bug"))
         await empty(dispatcher)
 
-        assert [message.directories for message in harness.resource_manager.removed] == [("out/.staging", "work/rows")]
+        assert [message.directories for message in harness.resource_manager.removed] == [("out/.staging", f"work/{A}")]
 
 
 @virtual_time

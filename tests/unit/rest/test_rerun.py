@@ -8,15 +8,17 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from msgspec import structs
 from tests.unit.rest.rest_harness import A, RestHarness
 from tests.unit.rest.test_submission import LIB, LIB_KEY, SPEC, WITH_LIB, parts
 
 import flintlock as fl
-from flintlock.model.ids import JobId
-from flintlock.model.jobgraph import JobGraph
-from flintlock.model.jobs import JobSnapshot
-from flintlock.model.operations import Sink
-from flintlock.model.states import JobStatus
+from flintlock.model.ids import JobId, RegionId, StepName
+from flintlock.model.jobgraph import Exchange, JobGraph, JobType, JobVertex, vertex_id
+from flintlock.model.jobs import ExecutionInfo, JobSnapshot
+from flintlock.model.operations import Result, Sink, Source
+from flintlock.model.regions import regions_of
+from flintlock.model.states import ExecutionState, JobStatus
 
 
 @pytest.fixture
@@ -111,3 +113,78 @@ def test_a_repeated_request_creates_one_job(rest: RestHarness) -> None:
     assert responses[0].json() == responses[1].json()
     assert responses[1].headers["idempotent-replay"] == "true"
     assert rerun(rest, first, "key-1", n=5).status_code in (409, 422), "the same key for another request"
+
+
+def ended(job_id: JobId, status: JobStatus, *states: ExecutionState, job_type: JobType = JobType.BATCH) -> JobSnapshot:
+    """A job with a blocking result, and with regions in these states."""
+    rows, top = StepName("rows"), StepName("top")
+    graph = JobGraph(
+        job_id=job_id,
+        name="daily",
+        job_type=job_type,
+        params={"day": "monday"},
+        vertices=(
+            JobVertex(
+                id=vertex_id(job_id, rows),
+                name=rows,
+                operation=Source(format="csv", paths=("in",)),
+                exchange=Exchange.BLOCKING,
+            ),
+            JobVertex(id=vertex_id(job_id, top), name=top, operation=Result(), inputs=(rows,)),
+        ),
+    )
+    return JobSnapshot(
+        graph=graph,
+        regions=regions_of(graph),
+        status=status,
+        timestamps={},
+        end_ms=1,
+        last_modified_ms=1,
+        executions=tuple(
+            ExecutionInfo(region=RegionId(number), attempt=0, state=state, timestamps={})
+            for number, state in enumerate(states)
+        ),
+    )
+
+
+def from_failed(rest: RestHarness, job_id: JobId, **params: str) -> httpx.Response:
+    return rest.call("POST", f"/jobs/{job_id}/rerun", json={"params": params, "from-failed": True})
+
+
+def test_a_failed_job_is_continued_with_the_results_of_those_that_it_had_continued(rest: RestHarness) -> None:
+    failed = ended(A, JobStatus.FAILED, ExecutionState.FINISHED, ExecutionState.FAILED)
+    former = JobId("d" * 32)
+    rest.dispatcher.put(structs.replace(failed, graph=structs.replace(failed.graph, reuses=(former,))))
+    response = from_failed(rest, A)
+    assert response.status_code == 202, response.text
+    graph = rest.dispatcher.submissions[-1].graph
+    assert (graph.rerun_of, graph.reuses, graph.params) == (A, (A, former), {"day": "monday"})
+    assert [vertex.id for vertex in graph.vertices] == [vertex_id(graph.job_id, "rows"), vertex_id(graph.job_id, "top")]
+    assert rerun(rest, A).status_code == 202
+    assert rest.dispatcher.submissions[-1].graph.reuses == (), "a job that is run again as a whole uses nothing"
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "status", "message"),
+    [
+        (ended(A, JobStatus.FINISHED, ExecutionState.FINISHED), 409, "is FINISHED: only a job that has FAILED"),
+        (ended(A, JobStatus.RUNNING, ExecutionState.FINISHED), 409, "is RUNNING: only a job that has FAILED"),
+        (ended(A, JobStatus.FAILED, ExecutionState.FAILED), 409, "nothing of job"),
+        (ended(A, JobStatus.FAILED, ExecutionState.FINISHED, job_type=JobType.STREAMING), 409, "flintlock run -s"),
+    ],
+    ids=["finished", "running", "nothing finished", "streaming"],
+)
+def test_a_job_that_cannot_be_continued_is_refused_with_the_reason(
+    rest: RestHarness, snapshot: JobSnapshot, status: int, message: str
+) -> None:
+    rest.dispatcher.put(snapshot)
+    response = from_failed(rest, A)
+    assert (response.status_code, message in response.json()["errors"][0]) == (status, True), response.text
+    assert not rest.dispatcher.submissions
+
+
+def test_parameters_of_a_job_that_is_continued_cannot_be_changed(rest: RestHarness) -> None:
+    rest.dispatcher.put(ended(A, JobStatus.FAILED, ExecutionState.FINISHED))
+    response = from_failed(rest, A, day="tuesday")
+    assert response.status_code == 400
+    assert "from-failed" in response.json()["errors"][0]

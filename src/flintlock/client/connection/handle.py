@@ -192,14 +192,21 @@ class JobHandle:
         params = {"mode": "cancel", **({"force": "true"} if force else {})}
         self._http.call("PATCH", f"/jobs/{self.id}", params=params, patience_s=patience_s)
 
-    def rerun(self, *, params: Mapping[str, Scalar] | None = None, idempotency_key: str | None = None) -> JobHandle:
+    def rerun(
+        self,
+        *,
+        params: Mapping[str, Scalar] | None = None,
+        from_failed: bool = False,
+        idempotency_key: str | None = None,
+    ) -> JobHandle:
         """Submit the job once more, with other values of its parameters, and return the handle of the new job.
 
+        `from_failed`: what had finished before this job failed is not run again; its parameters stay.
         However often the request has to be repeated, it creates one job. Raises Conflict if the cluster no longer
         stores what the job needs, Invalid for parameters that the job does not have.
         """
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex, "Content-Type": "application/json"}
-        body = msgspec.json.encode(RerunRequest(params=dict(params or {})))
+        body = msgspec.json.encode(RerunRequest(params=dict(params or {}), from_failed=from_failed))
         response = self._http.call("POST", f"/jobs/{self.id}/rerun", headers=headers, body=lambda: {"content": body})
         submitted = msgspec.json.decode(response.content, type=SubmittedJob)
         return JobHandle(self._http, JobId(submitted.jobid), self.name)

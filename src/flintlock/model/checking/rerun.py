@@ -8,6 +8,7 @@ of (`JobGraph.document`), which is filled in again.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 import msgspec
 from msgspec import structs
@@ -52,8 +53,19 @@ def rerun_graph(graph: JobGraph, job_id: JobId, given: Mapping[str, Scalar]) -> 
         params=params,
         client_timeout_s=None,
         rerun_of=graph.job_id,
+        reuses=(),
     )
     return again, problems
+
+
+#: A job that continues one that continued another: so many of them are remembered. Older results are computed again.
+_MAX_REUSED: Final = 100
+
+
+def continued_graph(graph: JobGraph, job_id: JobId) -> JobGraph:
+    """Return the graph of a job that continues where a failed one stopped: the same, with the results that it has."""
+    again, _ = rerun_graph(graph, job_id, {})
+    return structs.replace(again, reuses=(graph.job_id, *graph.reuses)[:_MAX_REUSED])
 
 
 def _path_problems(

@@ -9,11 +9,13 @@ import msgspec
 from msgspec import structs
 
 from flintlock.api import jobs as shapes
+from flintlock.api.requests import RerunRequest
 from flintlock.model.checking.problems import reported
-from flintlock.model.checking.rerun import rerun_graph
+from flintlock.model.checking.rerun import continued_graph, rerun_graph
 from flintlock.model.errors import Conflict, Invalid
-from flintlock.model.jobgraph import JobGraph
-from flintlock.model.jobs import JobQuery, JobSubmission
+from flintlock.model.jobgraph import JobGraph, JobType
+from flintlock.model.jobs import JobQuery, JobSnapshot, JobSubmission
+from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.rest.jobs.request_bodies import read_rerun
 from flintlock.rest.jobs.submission import BlobUploads, idempotency_key
 from flintlock.rest.server.http import HttpResponse, RestCall, json_response
@@ -25,10 +27,14 @@ _SHOWN: Final = 3
 async def rerun(call: RestCall) -> HttpResponse:
     """Run a job again, as a new job, with other values of its parameters; responds once the new job is durable."""
     services, request = call.services, await read_rerun(call.request)
-    earlier = (await services.dispatcher.job(JobQuery(job_id=call.job_id))).graph
+    snapshot = await services.dispatcher.job(JobQuery(job_id=call.job_id))
+    earlier = snapshot.graph
     if not earlier.vertices:
         raise Conflict(f"the steps of job {call.job_id} are no longer stored: {_REMEDY}")
     graph, problems = rerun_graph(earlier, services.new_job_id(), request.params)
+    if request.from_failed:
+        _check_continues(snapshot, request)
+        graph = continued_graph(earlier, graph.job_id)
     if problems:
         lines = reported(problems)
         raise Invalid("; ".join(lines), problems=lines)
@@ -44,6 +50,19 @@ async def rerun(call: RestCall) -> HttpResponse:
         submitted = await services.dispatcher.submit_job(message)
     replay = {"Idempotent-Replay": "true"} if submitted.existing else {}
     return json_response(shapes.SubmittedJob(jobid=submitted.job_id), 202, replay)
+
+
+def _check_continues(snapshot: JobSnapshot, request: RerunRequest) -> None:
+    """Raise Invalid or Conflict if there is nothing in which a job could continue where this one failed."""
+    job_id, status = snapshot.graph.job_id, snapshot.status
+    if request.params:
+        raise Invalid("parameters cannot be changed with from-failed: what had finished was computed with the old ones")
+    if status is not JobStatus.FAILED:
+        raise Conflict(f"job {job_id} is {status}: only a job that has FAILED can be run from where it failed")
+    if snapshot.graph.job_type is JobType.STREAMING:
+        raise Conflict(f"job {job_id} is a streaming job: start it from a savepoint with `flintlock run -s`")
+    if not any(execution.state is ExecutionState.FINISHED for execution in snapshot.executions):
+        raise Conflict(f"nothing of job {job_id} had finished when it failed: run it again without --from-failed")
 
 
 async def _check_files(graph: JobGraph, blobs: BlobUploads) -> None:

@@ -161,7 +161,8 @@ class SimulatedCluster:
         for name in (*self.job_managers, *self.task_managers):
             self._connect_to_ensemble(name)
         self._slots = slots
-        self._settings = dict(settings or {})  # of the JobManagers
+        # Of the JobManagers. What failed jobs keep is removed before a run is over.
+        self._settings = {"execution.failed-jobs.results-retention": "20 s", **(settings or {})}
         if retention_s is not None:
             self._settings["job-result-store.retention"] = f"{retention_s:g} s"
         self.fleet = Fleet(random, self.network, self._run_worker, slots=slots) if workers else None
