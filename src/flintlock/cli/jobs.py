@@ -111,17 +111,19 @@ def cancel(*, job: str, wait: bool, force: bool, as_json: bool, urls: tuple[str,
 def rescale(*, job: str, parallelism: int, as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:  # fmt: skip # noqa: E501
     """Let each step of a running job use up to N slots. JOB is an id, the beginning of one, a name, or NAME@latest.
 
-    It applies to regions that have not been deployed yet; running attempts are not changed.
+    Of a batch job, it applies to regions that have not been deployed yet; running attempts are not changed. The queries
+    of a streaming job are restarted with N partitions of their state; the command returns when all run again.
     """
     with connect(urls, conf, state_dir) as client:
         handle = client.find(job, unambiguous=True)
+        streaming = handle.streaming
         wanted = handle.rescale(parallelism)
     if as_json:
         print_json({"jobid": handle.id, "requirements": wanted})
     else:
-        click.echo(
-            f"{handle.id}: up to {parallelism} slot{'' if parallelism == 1 else 's'} for regions not deployed yet"
-        )
+        slots = f"up to {parallelism} slot{'' if parallelism == 1 else 's'}"
+        what = "for each query; all run again" if streaming else "for regions not deployed yet"
+        click.echo(f"{handle.id}: {slots} {what}")
 
 
 def _history(failures: Sequence[str]) -> Iterator[str]:

@@ -30,13 +30,16 @@ from flintlock.model.commands import (
     TriggerSavepoint,
 )
 from flintlock.model.errors import Conflict, FlintlockError, Invalid, NotFound, Unavailable
-from flintlock.model.ids import AttemptId, JobId
+from flintlock.model.ids import AttemptId, JobId, TriggerId
 from flintlock.model.jobgraph import JobType
-from flintlock.model.jobs import StoredJob
+from flintlock.model.jobs import JobRescaling, StoredJob
 from flintlock.model.states import ExecutionState, JobStatus
 
 #: How often a job that is stopped has its attempts asked again: one may have been restarted meanwhile.
 _DRAIN_INTERVAL_S: Final = 1.0
+
+#: How often is looked whether the queries of a job that is rescaled run again.
+_RESCALE_INTERVAL_S: Final = 0.2
 
 
 class ChangeableJob(Protocol):
@@ -259,6 +262,9 @@ class JobChanger:
         except FlintlockError as error:
             await self._operations.complete(operation, error)
             return
+        if stored.graph.job_type is JobType.STREAMING and command.parallelism is not None:
+            await self._rescale_queries(job, operation, wanted, command.parallelism)
+            return
         self._updating = True  # until the outcome is durable: else the next leader might repeat it over a later change
         try:
             changed, error = _rescaled(stored, wanted), None
@@ -273,6 +279,48 @@ class JobChanger:
         finally:
             self._updating = False
 
+    async def _rescale_queries(
+        self, job: ChangeableJob, operation: JobOperation, wanted: RescaleJob, partitions: int
+    ) -> None:
+        """Restart the queries of a streaming job with other partitions, and wait until each runs again.
+
+        What is wanted and what was before are stored in one write, the outcome in another, and then with the operation:
+        a leader that dies in between is followed by one that goes on from the last write. Restarting a query once more
+        is harmless: an attempt that finds its state as wanted only says so. No savepoint is made meanwhile: the
+        checkpoints are being exchanged.
+        """
+        self._updating = True
+        try:
+            async with self._saving:
+                job.check_runs()
+                rescaling = job.stored.rescaling
+                if rescaling is None or rescaling.trigger_id != operation.trigger_id:
+                    former = job.stored.requirements
+                    rescaling = JobRescaling(trigger_id=operation.trigger_id, partitions=partitions, former=former)
+                    await self._replace(job, structs.replace(_rescaled(job.stored, wanted), rescaling=rescaling))
+                if not rescaling.completed:
+                    job.check_runs().command(structs.replace(wanted, rescale=rescaling.wanted))
+                    failure = await _rescaled_queries(job, operation.trigger_id)
+                    rescaling = structs.replace(rescaling, completed=True, failure=failure)
+                    changed = structs.replace(job.stored, rescaling=rescaling)
+                    if failure:
+                        changed = structs.replace(changed, requirements=rescaling.former)
+                    await self._replace(job, changed)
+                    if failure:
+                        job.check_runs().command(RescaleJob(job_id=job.job_id, vertices=rescaling.former, reverts=True))
+                error = None if not rescaling.failure else Unavailable(rescaling.failure)
+                await self._operations.complete(operation, error)
+        except (Conflict, NotFound):  # it has ended meanwhile
+            await self._operations.complete(operation, job.has_ended())
+        finally:
+            self._updating = False
+
+    async def _replace(self, job: ChangeableJob, changed: StoredJob) -> None:
+        """Store the job as it is now. Raises NotFound if it has ended."""
+        stored = job.stored
+        await self._writes.replace(changed)
+        job.replace_stored(stored, changed)
+
     def _checked(self, job_id: JobId, stored: StoredJob, command: RescaleJob) -> RescaleJob:
         """Return the command with a range for each step. Raises why it cannot be carried out now."""
         wanted = core.expanded(stored.graph, command)
@@ -284,6 +332,21 @@ class JobChanger:
         if self._updating:
             raise Conflict(f"another change of job {job_id} is under way")
         return wanted
+
+
+async def _rescaled_queries(job: ChangeableJob, trigger_id: TriggerId) -> str:
+    """Wait until each query runs again after a rescale; return why some go on as they were. Raises Conflict at its end.
+
+    Each attempt reports what came of it, also one that a former leader had started.
+    """
+    while True:
+        if job.has_result:
+            raise job.has_ended()
+        with suppress(Unavailable):
+            outcomes = core.rescale_outcomes(job.stored.graph, job.initialised().snapshot().executions, trigger_id)
+            if outcomes is not None:
+                return "; ".join(outcomes)
+        await asyncio.sleep(_RESCALE_INTERVAL_S)
 
 
 async def _drain_attempts(job: ChangeableJob) -> None:

@@ -24,9 +24,10 @@ from flintlock.model.checking.graphcheck import MAX_PARALLELISM, in_order, inval
 from flintlock.model.checking.problems import MAX_MESSAGE, Problem, abbreviated, reported
 from flintlock.model.commands import RescaleJob
 from flintlock.model.errors import Conflict, DuplicateJob, InvariantBroken, KeyReused
-from flintlock.model.ids import BlobKey, JobId, is_job_id
+from flintlock.model.ids import BlobKey, JobId, TriggerId, is_job_id
 from flintlock.model.jobgraph import JobGraph, Versions
 from flintlock.model.jobs import (
+    ExecutionInfo,
     JobOutcome,
     JobResult,
     JobSnapshot,
@@ -37,8 +38,8 @@ from flintlock.model.jobs import (
     RetentionReading,
 )
 from flintlock.model.operations import Function
-from flintlock.model.regions import regions_of, shared_steps, values_of_region
-from flintlock.model.states import JobStatus
+from flintlock.model.regions import region_outputs, regions_of, shared_steps, values_of_region
+from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import RegionRecord
 
 
@@ -195,6 +196,28 @@ def requirement_problems(graph: JobGraph, wanted: RescaleJob) -> tuple[str, ...]
         if len({(limits.lower, limits.upper) for limits in ranges.values()}) > 1:
             problems.append(f"the steps {', '.join(ranges)} run as one task: they must agree on a parallelism")
     return reported(abbreviated(problem, MAX_MESSAGE) for problem in problems)
+
+
+def rescale_outcomes(
+    graph: JobGraph, executions: Iterable[ExecutionInfo], trigger_id: TriggerId
+) -> tuple[str, ...] | None:
+    """Return for which queries a rescale has failed, and why; None while one has not reported what came of it."""
+    regions = regions_of(graph)
+    latest = {execution.region: execution for execution in executions}  # in the order of their attempts
+    failures: list[str] = []
+    for region in regions:
+        execution = latest.get(region.id)
+        if execution is None:
+            return None
+        if execution.state is ExecutionState.FINISHED:
+            continue
+        outcome = execution.query.rescaled if execution.query is not None else None
+        if execution.state is not ExecutionState.RUNNING or outcome is None or outcome.trigger_id != trigger_id:
+            return None
+        if outcome.failure:
+            name = region_outputs(graph, region)[0].name
+            failures.append(f"query {name!r} goes on with {outcome.partitions} partitions: {outcome.failure}")
+    return tuple(failures)
 
 
 def version_problems(graph: JobGraph, cluster: Versions) -> list[Problem]:

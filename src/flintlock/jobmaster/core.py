@@ -122,8 +122,13 @@ def _apply_command(transition: Transition, command: DispatcherCommand) -> None:
             _start(transition)
         case CancelRequested(force):
             failover.cancel_job(transition, force=force)
-        case RequirementsChanged(ranges):
+        case RequirementsChanged(ranges, rescale, reverts):
+            if reverts:
+                transition.job = structs.replace(transition.job, rescale=None, required={})
             scheduling.require(transition, ranges)
+            if rescale is not None:
+                transition.job = structs.replace(transition.job, rescale=rescale)
+                failover.restart_queries(transition)
         case Suspended():
             transition.move_job(J.SUSPENDED)
 

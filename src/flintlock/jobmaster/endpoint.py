@@ -219,8 +219,8 @@ class JobMaster:
                 if refusal is not None:
                     raise Conflict(f"job {self._state.plan.job_id} {refusal}")
                 self._handle(CancelRequested(force))
-            case RescaleJob(vertices=vertices):
-                self._handle(RequirementsChanged(ranges_of(self._state.plan, vertices)))
+            case RescaleJob(vertices=vertices, rescale=rescale, reverts=reverts):
+                self._handle(RequirementsChanged(ranges_of(self._state.plan, vertices), rescale, reverts))
 
     async def query_task(self, query: TaskQuery) -> TaskAnswer:
         """Pass a query to the TaskManager of a running attempt and return its answer. The job's state is not affected.

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from flintlock.model.checkpoints import StateRescale
 from flintlock.model.commands import CancelTask
 from flintlock.model.ids import AttemptId, InstanceId, RegionId
 from flintlock.model.jobs import JobHistory, ParallelismRange
@@ -134,6 +135,8 @@ class RequirementsChanged(Struct, frozen=True):
     """A user changed how many slots regions may use."""
 
     ranges: dict[RegionId, ParallelismRange]
+    rescale: StateRescale | None = None  # of a streaming job: its queries are restarted with it
+    reverts: bool = False  # a rescale has failed: the ranges replace all others
 
 
 class FailureLabelled(Struct, frozen=True):

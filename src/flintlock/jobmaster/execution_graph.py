@@ -16,7 +16,7 @@ from msgspec import Struct, structs
 from flintlock.config import options
 from flintlock.config.configuration import Configuration
 from flintlock.jobmaster.restart import RestartStrategy, restart_strategy
-from flintlock.model.checkpoints import QueryProgress
+from flintlock.model.checkpoints import QueryProgress, StateRescale
 from flintlock.model.errors import Conflict, Corrupt, NotFound
 from flintlock.model.ids import AttemptId, InstanceId, JobId, RegionId, RequestId, TaskManagerId, VertexId
 from flintlock.model.jobgraph import JobGraph, JobType
@@ -175,6 +175,7 @@ class ExecutionGraph(Struct, frozen=True, kw_only=True):
     infrastructure_restarts: int = 0
     charged_losses: tuple[InstanceId, ...] = ()  # incarnations of TaskManagers whose end has been counted; the latest
     required: dict[RegionId, ParallelismRange] = {}  # what users have changed since the submission
+    rescale: StateRescale | None = None  # of a streaming job: what attempts are started with since it was rescaled
     exceptions: tuple[ExceptionEntry, ...] = ()  # the first and the latest, oldest first
     exceptions_omitted: int = 0  # entries between those that are no longer remembered
     declared: tuple[SlotRequest, ...] = ()  # the requests of the latest declaration
@@ -254,6 +255,7 @@ def initial_state(plan: JobPlan, job: StoredJob, progress: tuple[RegionRecord, .
         timestamps={JobStatus.INITIALIZING: job.submitted_ms},
         regions=regions,
         required=ranges_of(plan, job.requirements),
+        rescale=None if job.rescaling is None else job.rescaling.wanted,
         modified_ms=now_ms,
     )
 

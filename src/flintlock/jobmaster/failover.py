@@ -135,6 +135,19 @@ def cancel_job(transition: Transition, *, force: bool = False) -> None:
                 _give_up_attempt(transition, region)
 
 
+def restart_queries(transition: Transition) -> None:
+    """End the attempts that run, without a failure: the next ones follow, as after every cancelled one.
+
+    What a streaming query has begun is completed by its next attempt.
+    """
+    if transition.job.status.terminal or transition.job.status in _ENDING:
+        return
+    for region in transition.job.regions:
+        running = region.current.state.on_a_task_manager and region.current.state is not E.CANCELING
+        if running and not region.committed and not region.restart_pending:
+            _begin_to_cancel(transition, region)
+
+
 def cancel_due(transition: Transition, attempt: AttemptId) -> None:
     """Send the cancellation again until the attempt's end is confirmed."""
     region = transition.job.region_of(attempt)

@@ -192,6 +192,7 @@ def _send(transition: Transition, region: RegionState, grant: SlotGrant) -> None
         resources=region_resources(plan.graph, region.plan),
         outputs=region.plan.materialises if region.redo else None,
         lease_s=region.current.lease_s,
+        rescale=transition.job.rescale,
     )
     transition.emit(SendDeploy(grant.address, grant.instance, order))
 

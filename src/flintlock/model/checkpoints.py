@@ -12,6 +12,8 @@ from typing import Final
 
 from msgspec import Struct, structs
 
+from flintlock.model.ids import TriggerId
+
 MAX_BATCHES: Final = 10
 """The batches that one message has."""
 
@@ -32,6 +34,21 @@ class BatchFigures(Struct, frozen=True, kw_only=True):
     watermark: str = ""
 
 
+class StateRescale(Struct, frozen=True, kw_only=True):
+    """An operation for which the queries of a job are restarted: their state gets another number of partitions."""
+
+    trigger_id: TriggerId
+    partitions: int
+
+
+class StateRescaled(Struct, frozen=True, kw_only=True):
+    """What came of a rescale of one query. It runs either way: with `failure`, as it was."""
+
+    trigger_id: TriggerId
+    partitions: int = 0  # that its state has now; 0: it has none
+    failure: str = ""
+
+
 class QueryProgress(Struct, frozen=True, kw_only=True):
     """What one attempt of a query has committed."""
 
@@ -39,6 +56,7 @@ class QueryProgress(Struct, frozen=True, kw_only=True):
     restored: int | None = None  # the batch that it continued after; None: it began anew
     started_ms: int = 0
     batches: tuple[BatchFigures, ...] = ()  # the latest, oldest first
+    rescaled: StateRescaled | None = None  # by the operation that the attempt was started for
 
 
 def brief_progress(progress: QueryProgress) -> QueryProgress:

@@ -27,6 +27,7 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct, structs
 
+from flintlock.model.checkpoints import StateRescale
 from flintlock.model.diagnostics import ThreadStack
 from flintlock.model.errors import Conflict
 from flintlock.model.ids import AttemptId, JobId, TriggerId, VertexId
@@ -54,6 +55,8 @@ class RescaleJob(Struct, frozen=True, kw_only=True, tag="rescale"):
     vertices: dict[VertexId, ParallelismRange] = {}
     parallelism: int | None = None
     requested_by: str = ""  # the name of the caller
+    rescale: StateRescale | None = None  # Dispatcher to JobMaster: restart the queries, with a state of so many parts
+    reverts: bool = False  # Dispatcher to JobMaster: a rescale has failed, and what the job may use is only this again
 
 
 class TriggerSavepoint(Struct, frozen=True, kw_only=True, tag="savepoint"):

@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from flintlock.model.checkpoints import QueryProgress
-from flintlock.model.ids import JobId, RegionId, StepName, TaskManagerId, VertexId
+from flintlock.model.checkpoints import QueryProgress, StateRescale
+from flintlock.model.ids import JobId, RegionId, StepName, TaskManagerId, TriggerId, VertexId
 from flintlock.model.jobgraph import JobGraph, JobType
 from flintlock.model.query_figures import QueryFigures
 from flintlock.model.regions import Region, readers_of, writers_of
@@ -52,6 +52,24 @@ class ClientHeartbeat(Struct, frozen=True, kw_only=True):
     job_id: JobId
 
 
+class JobRescaling(Struct, frozen=True, kw_only=True):
+    """The latest rescale of a streaming job as an operation: what its queries are restarted with, and what was before.
+
+    Stored with the job, in one write with what the job may use: a leader that finds it not completed goes on with it.
+    """
+
+    trigger_id: TriggerId
+    partitions: int  # that the state of each query is to have
+    former: dict[VertexId, ParallelismRange] = {}  # what the job could use before
+    completed: bool = False
+    failure: str = ""  # of the completed one: why the job goes on as it was
+
+    @property
+    def wanted(self) -> StateRescale | None:
+        """What attempts are started with; None if it has failed."""
+        return None if self.failure else StateRescale(trigger_id=self.trigger_id, partitions=self.partitions)
+
+
 class StoredJob(Struct, frozen=True, kw_only=True):
     """What is persisted before a submission is acknowledged."""
 
@@ -61,6 +79,7 @@ class StoredJob(Struct, frozen=True, kw_only=True):
     digest: str = ""
     requirements: dict[VertexId, ParallelismRange] = {}  # changed since; the latest of each step
     cause: str = ""  # id of the request that submitted it (`model.causes`); "" if it had none
+    rescaling: JobRescaling | None = None  # of a streaming job
 
 
 class ExecutionInfo(Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-from flintlock.model.checkpoints import QueryProgress
+from flintlock.model.checkpoints import QueryProgress, StateRescale
 from flintlock.model.ids import AttemptId, InstanceId, JobId, RegionId, StepName, TaskManagerId
 from flintlock.model.jobgraph import JobGraph, Resources
 from flintlock.model.manifests import Manifest
@@ -42,6 +42,7 @@ class DeployTask(Struct, frozen=True, kw_only=True):
     lease_s: float = 0.0  # no leader's lease covers the attempt for longer than this; 0: as long as the leader grants
     taken: dict[StepName, JobId] = {}  # sinks that must not write: another job writes to their target
     checkpoint_dir: str = ""  # of a streaming job: contains the checkpoint of each query, by its uid
+    rescale: StateRescale | None = None  # of a streaming job: what its state is to have before the query starts
 
 
 class DeploymentAnswer(Struct, frozen=True, kw_only=True):

@@ -145,6 +145,20 @@ class TargetsChecked(Struct, frozen=True, kw_only=True, tag="targets-checked"):
     problem: str | None = None
 
 
+class RequestRepartition(Struct, frozen=True, kw_only=True, tag="request-repartition"):
+    """Runner to TaskManager: have the engine give the state in this checkpoint another number of partitions."""
+
+    checkpoint: str
+    partitions: int
+    config: dict[str, str] = {}  # spark.sql.* of the job
+
+
+class StateRepartitioned(Struct, frozen=True, kw_only=True, tag="state-repartitioned"):
+    """TaskManager to runner: it is done. `problem` says why it is not."""
+
+    problem: str = ""
+
+
 class Analyze(Struct, frozen=True, kw_only=True, tag="analyze"):
     """TaskManager to runner: resolve the schemas of the whole graph, run nothing."""
 
@@ -217,13 +231,14 @@ class Analyzed(Struct, frozen=True, kw_only=True, tag="analyzed"):
 
 ToTemplate: TypeAlias = Fork | Kill | Capture
 FromTemplate: TypeAlias = TemplateReady | Forked | Exited
-ToRunner: TypeAlias = Prepare | Run | BuildEnvironment | TargetsChecked | Analyze | CommandTask
+ToRunner: TypeAlias = Prepare | Run | BuildEnvironment | TargetsChecked | StateRepartitioned | Analyze | CommandTask
 FromRunner: TypeAlias = (
     Prepared
     | EnvironmentBuilt
     | TaskRunning
     | TaskProgress
     | StagedSink
+    | RequestRepartition
     | CommandAnswered
     | MaterialisedStep
     | Worked

@@ -133,6 +133,7 @@ class FakeJobMasterRunner:
         self.queries: list[TaskQuery] = []
         self.executions: tuple[ExecutionInfo, ...] = ()
         self.required: list[JobRequirements] = []  # latest last
+        self.commands: list[JobCommand] = []
         self.cause: CauseId | None = None  # of its `run`
         self.suspended = False  # its `run` was cancelled, and has ended
         self._listener: Final = listener
@@ -182,6 +183,7 @@ class FakeJobMasterRunner:
 
     def command(self, command: JobCommand) -> None:
         """Carry out a command."""
+        self.commands.append(command)
         match command:
             case CancelJob():
                 self.cancel()

@@ -392,7 +392,11 @@ def test_rescale_changes_every_step(capsys: pytest.CaptureFixture[str]) -> None:
     path = f"/jobs/{JOB}/resource-requirements"
     now = {"a" * 32: {"parallelism": {"lowerBound": 1, "upperBound": 8}},
            "b" * 32: {"parallelism": {"lowerBound": 6, "upperBound": 8}}}  # fmt: skip
-    answers: dict[str, list[tuple[int, Any]]] = {f"GET {path}": [(200, now)], f"PUT {path}": [(200, {})]}
+    answers: dict[str, list[tuple[int, Any]]] = {
+        f"GET /jobs/{JOB}": [(200, {"job-type": "BATCH"})],
+        f"GET {path}": [(200, now)],
+        f"PUT {path}": [(200, {})],
+    }
     with serving(answers) as server:
         assert run_app(["rescale", JOB, "-p", "4", "-m", server.url]) == 0
         sent = json.loads(server.seen[-1].body)
@@ -406,10 +410,35 @@ def test_rescale_changes_every_step(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(machine) == {"jobid": JOB, "requirements": sent}
 
 
+def test_rescale_of_a_streaming_job_waits_until_its_queries_run_again(capsys: pytest.CaptureFixture[str]) -> None:
+    """And a state that could not be repartitioned is an error with the reason."""
+    trigger, now = "7" * 32, {"a" * 32: {"parallelism": {"lowerBound": 1, "upperBound": 4}}}
+    failed = {"class": "Unavailable", "stack-trace": "query 'files' goes on with 2 partitions: why",
+              "serialized-throwable": ""}  # fmt: skip
+    path = f"/jobs/{JOB}/rescaling"
+    answers: dict[str, list[tuple[int, Any]]] = {
+        f"GET /jobs/{JOB}": [(200, {"job-type": "STREAMING"})],
+        f"PATCH {path}": [(202, {"request-id": trigger})],
+        f"GET {path}/{trigger}": [
+            (200, {"status": {"id": "IN_PROGRESS"}}),
+            (200, {"status": {"id": "COMPLETED"}, "operation": {}}),
+            (200, {"status": {"id": "COMPLETED"}, "operation": {"failure-cause": failed}}),
+        ],
+        f"GET /jobs/{JOB}/resource-requirements": [(200, now)],
+    }
+    with serving(answers) as server:
+        assert run_app(["rescale", JOB, "-p", "4", "-m", server.url]) == 0
+        assert capsys.readouterr().out == f"{JOB}: up to 4 slots for each query; all run again\n"
+        assert run_app(["rescale", JOB, "-p", "4", "-m", server.url]) == 1
+
+    assert f"job {JOB} was not rescaled: query 'files' goes on with 2 partitions: why" in capsys.readouterr().err
+
+
 def test_a_refused_rescale_prints_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
     path = f"/jobs/{JOB}/resource-requirements"
     now = {"a" * 32: {"parallelism": {"lowerBound": 1, "upperBound": 8}}}
     answers: dict[str, list[tuple[int, Any]]] = {
+        f"GET /jobs/{JOB}": [(200, {"job-type": "BATCH"})],
         f"GET {path}": [(200, now)],
         f"PUT {path}": [(409, {"errors": ["another change is under way"]})],
     }

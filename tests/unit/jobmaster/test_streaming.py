@@ -9,15 +9,16 @@ from tests.unit.jobmaster.job_harness import JobHarness, failure, graph_of, sink
 from tests.unit.jobmaster.test_restart import NoRestart
 
 from flintlock.config.configuration import Configuration
+from flintlock.jobmaster.events import RequirementsChanged, SendDeploy
 from flintlock.jobmaster.execution_graph import initial_state, plan_of
 from flintlock.jobmaster.history import history_of
 from flintlock.jobmaster.restart import ExponentialDelay, FixedDelay, restart_strategy
 from flintlock.jobmaster.snapshot import scratch_of, snapshot_of
-from flintlock.model.checkpoints import BatchFigures, QueryProgress
+from flintlock.model.checkpoints import BatchFigures, QueryProgress, StateRescale
 from flintlock.model.confinement import deployment_problem, removal_problem
-from flintlock.model.ids import AttemptId, JobId, RegionId, TaskManagerId
+from flintlock.model.ids import AttemptId, JobId, RegionId, TaskManagerId, TriggerId
 from flintlock.model.jobgraph import JobType
-from flintlock.model.jobs import StoredJob
+from flintlock.model.jobs import JobRescaling, ParallelismRange, StoredJob
 from flintlock.model.query_figures import QueryFigures
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import DeployTask, RemoveFiles, TaskFailed, TaskMetrics, TaskProgress, TaskRunning
@@ -136,3 +137,73 @@ def test_the_last_batch_of_an_ended_attempt_survives_a_change_of_leader() -> Non
     assert known is not None
     assert (known.restored, [batch.batch for batch in known.batches]) == (4, [9])
     assert len(msgspec.msgpack.encode(stored)) < 2000
+
+
+RESCALE = StateRescale(trigger_id=TriggerId("1" * 32), partitions=4)
+
+
+def orders(job: JobHarness) -> list[DeployTask]:
+    """Return the deployments that were sent."""
+    return [effect.order for effect in job.of(SendDeploy)]
+
+
+def test_a_rescale_restarts_the_query_without_a_failure_and_its_attempts_are_sent_with_it() -> None:
+    """The next attempt follows only when the former one has ended; so does the attempt after the next failure."""
+    job = JobHarness(STREAM)
+    job.start()
+    job.run_region()
+    job.apply(RequirementsChanged({RegionId(0): ParallelismRange(upper=4)}, RESCALE))
+    assert (job.status, job.cancelled) == (JobStatus.RUNNING, [(0, 0)])
+    assert [order.rescale for order in orders(job)] == [None]
+
+    job.canceled()
+    job.run_region()
+
+    assert [order.rescale for order in orders(job)] == [None, RESCALE]
+    assert (job.status, job.attempt()) == (JobStatus.RUNNING, 1)
+    assert job.job.restarts.restarts == 0, "it is no failure"
+    assert job.job.exceptions == ()
+    job.fail()
+    job.restart()
+    job.run_region()
+    assert orders(job)[-1].rescale == RESCALE
+
+
+def test_a_rescale_that_has_failed_leaves_nothing_of_it() -> None:
+    """What the job may use is what it was, and later attempts are not asked for other partitions."""
+    job = JobHarness(STREAM)
+    job.start()
+    job.run_region()
+    job.apply(RequirementsChanged({RegionId(0): ParallelismRange(upper=4)}, RESCALE))
+    job.canceled()
+    job.run_region()
+    job.apply(RequirementsChanged({}, None, reverts=True))
+    assert job.cancelled == [(0, 0)], "the query goes on"
+    job.fail()
+    job.restart()
+    job.run_region()
+
+    assert orders(job)[-1].rescale is None
+    assert job.job.required == {}
+
+
+def test_a_new_leader_sends_what_was_stored_unless_that_has_failed() -> None:
+    plan = plan_of(STREAM, Configuration(), "/work", "/checkpoints/")
+    going = JobRescaling(trigger_id=RESCALE.trigger_id, partitions=4)
+    job = StoredJob(graph=plan.graph, submitted_ms=1, rescaling=going)
+    failed = structs.replace(job, rescaling=structs.replace(going, completed=True, failure="the disk is full"))
+
+    assert initial_state(plan, job, (), 1).rescale == RESCALE
+    assert initial_state(plan, failed, (), 1).rescale is None
+
+
+def test_a_rescale_of_a_job_that_ends_restarts_nothing() -> None:
+    job = JobHarness(STREAM)
+    job.start()
+    job.run_region()
+    job.cancel()
+    job.apply(RequirementsChanged({}, RESCALE))
+
+    assert job.cancelled == [(0, 0)]
+    job.canceled()
+    assert job.status is JobStatus.CANCELED

@@ -39,13 +39,19 @@ from flintlock.client.display.progress import failure_lines, failure_of, waiting
 from flintlock.client.errors import JobCanceled
 from flintlock.model.errors import FlintlockError, JobFailed
 from flintlock.model.ids import JobId
-from flintlock.model.jobgraph import Scalar, vertex_id
+from flintlock.model.jobgraph import JobType, Scalar, vertex_id
 from flintlock.model.states import JobStatus
 
-#: How often the status of a savepoint is asked for.
-_POLL_SAVEPOINT_S: Final = 0.2
+#: How often the status of an operation is asked for.
+_POLL_OPERATION_S: Final = 0.2
 
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
+
+
+class _JobKind(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a job's details that says what kind of job it is."""
+
+    job_type: str = msgspec.field(name="job-type", default=str(JobType.BATCH))
 
 
 class JobHandle:
@@ -236,12 +242,30 @@ class JobHandle:
         """Return what each step may use, by its vertex id. Raises NotFound."""
         return self._http.get(f"/jobs/{self.id}/resource-requirements", dict[str, VertexRequirements])
 
-    def rescale(self, parallelism: int) -> dict[str, VertexRequirements]:
+    @property
+    def streaming(self) -> bool:
+        """Whether it is a streaming job."""
+        return self._http.get(f"/jobs/{self.id}", _JobKind).job_type == JobType.STREAMING
+
+    def rescale(
+        self, parallelism: int, *, timeout_s: float | None = None, trigger_id: str | None = None
+    ) -> dict[str, VertexRequirements]:
         """Let every step use up to `parallelism` slots, durably, and return the new requirements.
 
-        It applies to regions that have not been deployed yet; running attempts are not changed. Raises Invalid for what
-        the graph does not allow, Conflict while another change is in progress or once the job has ended.
+        Of a batch job, it applies to regions that have not been deployed yet; running attempts are not changed. The
+        queries of a streaming job are restarted, with `parallelism` partitions of their state, and this returns when
+        all of them run again. Repeated with the same `trigger_id` (32 hex digits) it is the same rescale.
+
+        Raises Invalid for what the graph does not allow, Conflict while another change is in progress or once the job
+        has ended; FlintlockError if the state of a query could not be repartitioned: the job goes on as it was;
+        TimeoutError if it takes longer than `timeout_s`.
         """
+        if self.streaming:
+            wanted = {"parallelism": parallelism, "triggerId": trigger_id or uuid.uuid4().hex}
+            response = self._http.call("PATCH", f"/jobs/{self.id}/rescaling", params=wanted)
+            triggered = msgspec.json.decode(response.content, type=TriggerResponse).request_id
+            self._await_operation(f"rescaling/{triggered}", f"job {self.id} was not rescaled", timeout_s)
+            return self.requirements()
         wanted = {
             name: VertexRequirements(
                 parallelism=ParallelismBounds(lower=min(step.parallelism.lower, parallelism), upper=parallelism)
@@ -285,20 +309,23 @@ class JobHandle:
         return msgspec.json.decode(response.content, type=TriggerResponse).request_id
 
     def _await_savepoint(self, trigger_id: str, timeout_s: float | None) -> str:
+        return self._await_operation(f"savepoints/{trigger_id}", f"no savepoint of job {self.id} was made", timeout_s)
+
+    def _await_operation(self, path: str, failed: str, timeout_s: float | None) -> str:
+        """Wait for the outcome of an operation, and return the place of the savepoint that it has made, if any."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            found = self._http.get(f"/jobs/{self.id}/savepoints/{trigger_id}", OperationResponse)
-            outcome = found.operation
+            outcome = self._http.get(f"/jobs/{self.id}/{path}", OperationResponse).operation
             if outcome is not None and outcome.failure_cause is not None:
-                raise FlintlockError(f"no savepoint of job {self.id} was made: {outcome.failure_cause.stack_trace}")
+                raise FlintlockError(f"{failed}: {outcome.failure_cause.stack_trace}")
             if outcome is not None:
                 return outcome.location or ""
             if deadline_s is not None and time.monotonic() >= deadline_s:
                 raise TimeoutError(
-                    f"the savepoint of job {self.id} is not complete after {timeout_s:g} s; its trigger"
-                    f" id is {trigger_id}"
+                    f"the operation of job {self.id} is not complete after {timeout_s:g} s; its trigger"
+                    f" id is {path.rpartition('/')[2]}"
                 )
-            threading.Event().wait(_POLL_SAVEPOINT_S)
+            threading.Event().wait(_POLL_OPERATION_S)
 
     def __repr__(self) -> str:
         return f"<job {self.id} {self.name!r}>"

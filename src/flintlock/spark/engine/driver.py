@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cached_property
 from typing import Final
@@ -70,6 +70,16 @@ class EngineDriver:
         """Create the Spark application; the Connect server starts with it. Raises Py4JJavaError."""
         self._session = self.jvm.org.apache.spark.sql.classic.SparkSession.builder().getOrCreate()
         self._java = _Classes(self.jvm)
+
+    def repartition_state(self, checkpoint: str, partitions: int, config: Mapping[str, str]) -> None:
+        """Give the state of a query that does not run another number of partitions, as one more batch.
+
+        Raises Py4JJavaError; the checkpoint can then no longer be used.
+        """
+        session = self._session.newSession()
+        for key, value in config.items():
+            session.conf().set(key, value)
+        session.streamingCheckpointManager().repartition(checkpoint, partitions, True)
 
     @cached_property
     def context(self) -> JavaObject:

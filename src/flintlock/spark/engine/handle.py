@@ -35,6 +35,7 @@ from flintlock.spark.engine.messages import (
     Released,
     ReleaseSessions,
     RemoveTree,
+    RepartitionState,
     UiRead,
 )
 from flintlock.spark.engine.publication.publish_plan import FileListing
@@ -173,6 +174,15 @@ class SparkEngine:
         except JobFailed as error:
             raise Unavailable(error.public) from error
         return reply.page
+
+    async def repartition_state(self, checkpoint: str, partitions: int, config: dict[str, str]) -> None:
+        """Give the state in a checkpoint directory, which no query uses, another number of partitions.
+
+        Raises JobFailed; the directory can then no longer be used.
+        """
+        await self._link.ask(
+            lambda call: RepartitionState(call=call, checkpoint=checkpoint, partitions=partitions, config=config), Done
+        )
 
     async def measure(self, session: SparkSessionKey, operations: tuple[str, ...] = ()) -> Measured:
         """Return what Spark counted: for the session while it is open, and for each of these operations also later."""

@@ -108,6 +108,15 @@ class MeasureSession(Struct, frozen=True, kw_only=True, tag="measure-session"):
     operations: tuple[str, ...] = ()
 
 
+class RepartitionState(Struct, frozen=True, kw_only=True, tag="repartition-state"):
+    """Give the state in a checkpoint directory, which no query uses, another number of partitions."""
+
+    call: int
+    checkpoint: str
+    partitions: int
+    config: dict[str, str] = {}  # spark.sql.* of the job
+
+
 class ReadUi(Struct, frozen=True, kw_only=True, tag="read-ui"):
     """Read a page, a script or an image of Spark's UI."""
 
@@ -193,7 +202,9 @@ class Failed(Struct, frozen=True, kw_only=True, tag="failed"):
     permanent: bool = False  # whether the error is of a kind that does not pass by itself
 
 
-EngineCommand: TypeAlias = ReleaseSessions | ListFiles | Publish | RemoveTree | MeasureSession | ReadUi
+EngineCommand: TypeAlias = (
+    ReleaseSessions | ListFiles | Publish | RemoveTree | MeasureSession | RepartitionState | ReadUi
+)
 ToEngine: TypeAlias = StartEngine | EngineCommand | StopPublication | Stop
 EngineReply: TypeAlias = Released | FilesListed | Published | Measured | UiRead | Done | Failed
 FromEngine: TypeAlias = EngineReady | EngineDied | EngineReply

@@ -77,6 +77,7 @@ from flintlock.spark.engine.messages import (
     Released,
     ReleaseSessions,
     RemoveTree,
+    RepartitionState,
     StartEngine,
     Stop,
     StopPublication,
@@ -335,6 +336,9 @@ class EngineProcess:
                 return Done(call=call)
             case MeasureSession():
                 return _measure(driver, command)
+            case RepartitionState(call=call, checkpoint=checkpoint, partitions=partitions, config=config):
+                driver.repartition_state(checkpoint, partitions, config)
+                return Done(call=call)
             case ReadUi(call=call, path=path, root=root):
                 return UiRead(call=call, page=self._read_ui(path, root))
 

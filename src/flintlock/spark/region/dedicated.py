@@ -25,7 +25,9 @@ from flintlock.spark.region.artifacts import Artifacts
 from flintlock.spark.region.backend import ClassicBackend
 from flintlock.spark.region.failures import TaskError
 from flintlock.spark.region.programs import gateway_environment
+from flintlock.spark.region.rescaling import RescaleFailed
 from flintlock.spark.region.session_config import cores_of, session_config
+from flintlock.spark.region.spark_errors import SparkError
 from flintlock.spark.runner_messages import Run
 
 _started: Final[list[DriverJvm]] = []  # the driver of this process, if it has one
@@ -108,6 +110,17 @@ def session() -> ClassicBackend:
     session = SparkSession.builder.getOrCreate()
     signal.signal(signal.SIGINT, handler)  # a SparkContext installs a handler that calls the JVM; ours only raises
     return ClassicBackend(session)
+
+
+def repartition_state(checkpoint: str, partitions: int) -> None:
+    """Give the state in a checkpoint, which no query uses, another number of partitions. Raises RescaleFailed."""
+    from pyspark.sql import SparkSession
+
+    try:
+        session: Any = SparkSession.builder.getOrCreate()
+        session._jsparkSession.streamingCheckpointManager().repartition(checkpoint, partitions, True)
+    except Exception as error:
+        raise RescaleFailed(SparkError(error).message) from error
 
 
 def count_when_stopped() -> None:

@@ -32,9 +32,13 @@ def session_config(task: DeployTask, cores: int) -> dict[str, str]:
 def cores_of(task: DeployTask, cores: int) -> int:
     """Return for how many cores a task divides its work: its slots, or all cores if its user has set no parallelism.
 
+    A streaming query that was rescaled has the partitions that its user has chosen.
+
     A slot is admission, not a limit: the default of one slot lets many jobs run side by side, and one that is alone
     still uses the whole engine.
     """
+    if task.rescale is not None:
+        return task.rescale.partitions
     graph, slots = task.graph, max(len(task.slots), 1)
     chosen = slots > 1 or task.region.parallelism or graph.parallelism or DEFAULT_PARALLELISM.key in graph.config
     return slots if chosen else max(cores, 1)

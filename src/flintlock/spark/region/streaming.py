@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from flintlock.model.checkpoints import QueryProgress, latest_batch
+from flintlock.model.checkpoints import QueryProgress, StateRescale, StateRescaled, latest_batch
 from flintlock.model.ids import StepName
 from flintlock.model.operations import ForeachBatch, Guarantee, Sink
 from flintlock.model.query_figures import QueryFigures, interval_ms
@@ -35,6 +35,12 @@ from flintlock.spark.region.lasting_tables import LastingTables
 from flintlock.spark.region.plan import StepFrames
 from flintlock.spark.region.query_figures import with_progress
 from flintlock.spark.region.query_progress import figures_of, with_batch
+from flintlock.spark.region.rescaling import (
+    RescaledCheckpoint,
+    RescaleFailed,
+    add_to_sink_log,
+    is_repartition,
+)
 from flintlock.spark.region.spark_errors import SparkError
 from flintlock.spark.runner_messages import Worked
 
@@ -63,6 +69,7 @@ class StreamingTask:
         report: Callable[[QueryProgress], None] = lambda _: None,
         watch: Callable[[tuple[QueryFigures, ...]], None] = lambda _: None,
         drain: Callable[[], bool] = lambda: False,
+        repartition: Callable[[str, int], None] | None = None,
         now_s: Callable[[], float] = time.monotonic,
         wait: Callable[[float], object] | None = None,
     ) -> None:
@@ -75,10 +82,14 @@ class StreamingTask:
         self._report: Final = report
         self._watch: Final = watch
         self._drain: Final = drain  # whether the query is to end after the batch that it has begun
+        self._repartition: Final = repartition  # a state, to so many partitions; raises RescaleFailed
+        self._rescaled: StateRescaled | None = None  # set before the query starts, if it was to be rescaled
         self._now_s: Final = now_s
         self._wait: Final = wait or threading.Event().wait
         self._vertex: Final = region_outputs(task.graph, task.region)[0]
         self._query: Final = self._vertex.query or StreamQuery()
+        place = _local(self.checkpoint) if task.checkpoint_dir else None
+        self._files: Final = None if place is None else RescaledCheckpoint(Path(place))
         self._progress: QueryProgress | None = None  # set when the query is started
         every = self._query.trigger.interval if self._query.trigger.kind is TriggerKind.PROCESSING_TIME else ""
         self._figures = QueryFigures(name=str(self._vertex.name), interval_ms=interval_ms(every))
@@ -115,12 +126,19 @@ class StreamingTask:
             analyze(self._frames, self._task.graph, self._config)
         else:
             resolve(self._frames, self._vertex, self._config)
+        if self._files is not None:
+            self._files.recover()
         self._check_sink()
+        if self._task.rescale is not None:
+            self._rescaled = self._rescale(self._task.rescale)
+            self._check_sink()
         give_up_s = self._now_s() + PREDECESSOR_S
         while True:
             try:
                 self._run_query()
             except Exception as error:
+                if self._reverted(error):
+                    continue
                 if CONCURRENT not in SparkError(error).message:
                     raise
                 if self._now_s() >= give_up_s:
@@ -159,6 +177,61 @@ class StreamingTask:
         planned = latest_batch(_names_in(f"{self.checkpoint}/offsets"))
         if planned is None or written > planned:
             raise TaskError(FailureKind.CONFIGURATION, sink_ahead(target, written, planned), self._vertex.name)
+        log, checkpoint = _local(f"{target.rstrip('/')}/{_SINK_LOG}"), _local(self.checkpoint)
+        if log is None or checkpoint is None or written != planned - 1:
+            return
+        if is_repartition(Path(checkpoint), planned):
+            add_to_sink_log(Path(log), planned, self._compact_interval())
+
+    def _compact_interval(self) -> int:
+        found = self._backend.setting("spark.sql.streaming.fileSink.log.compactInterval") or ""
+        return int(found) if found.isdecimal() and int(found) > 0 else _COMPACT_INTERVAL
+
+    def _rescale(self, wanted: StateRescale) -> StateRescaled:
+        """Give the state of the query the partitions that are wanted; return what came of it.
+
+        A query without state only had to be restarted. Raises Interrupted, or what the query's pending batch raises.
+        """
+        files, failure = self._files, ""
+        if files is None:
+            return StateRescaled(
+                trigger_id=wanted.trigger_id,
+                failure=f"{self.checkpoint} is not a directory that the TaskManager reaches: its state stays as it is",
+            )
+        if files.partitions in (0, wanted.partitions):
+            return StateRescaled(trigger_id=wanted.trigger_id, partitions=files.partitions)
+        try:
+            failure = files.given_up(wanted)
+            if not failure:
+                self._run_pending_batch()
+                self._activity(f"repartitioning the state of {self._vertex.name}")
+                files.rescale(wanted, self._repartition_state)
+        except RescaleFailed as error:
+            failure = str(error)
+        return StateRescaled(trigger_id=wanted.trigger_id, partitions=files.partitions, failure=failure)
+
+    def _repartition_state(self, checkpoint: str, partitions: int) -> None:
+        if self._repartition is None:
+            raise RescaleFailed("this runner has no engine that repartitions a state")
+        self._repartition(checkpoint, partitions)
+
+    def _reverted(self, error: Exception) -> bool:
+        """Give a query that has failed on its new state the former one, if it has planned no batch; return whether."""
+        wanted, files, target = self._task.rescale, self._files, self._vertex.operation.target
+        if wanted is None or files is None or not files.may_revert:
+            return False
+        batch = latest_batch(_names_in(f"{self.checkpoint}/offsets"))
+        if self._vertex.guarantee is Guarantee.SINK_LOG and target is not None and batch is not None:
+            log = _local(f"{target.rstrip('/')}/{_SINK_LOG}")
+            if log is None or latest_batch(_names_in(log)) not in (batch, batch - 1):
+                return False
+            for name in (str(batch), f"{batch}.compact"):
+                (Path(log) / name).unlink(missing_ok=True)
+        failure = f"the query failed on the repartitioned state: {SparkError(error).message}"
+        files.give_up(wanted, failure)
+        files.revert()
+        self._rescaled = StateRescaled(trigger_id=wanted.trigger_id, partitions=files.partitions, failure=failure)
+        return True
 
     def _run_query(self) -> None:
         """Start the query and follow it until it ends by itself."""
@@ -167,7 +240,10 @@ class StreamingTask:
         query: Any = self._start()
         self._running = query
         self._progress = QueryProgress(
-            checkpoint=self.checkpoint, restored=restored, started_ms=int(time.time() * 1000)
+            checkpoint=self.checkpoint,
+            restored=restored,
+            started_ms=int(time.time() * 1000),
+            rescaled=self._rescaled,
         )
         self._report(self._progress)
         self._activity(f"streaming into {self._vertex.name}")
@@ -205,10 +281,15 @@ class StreamingTask:
         self._running = None  # what runs now must not be stopped
         self._activity(f"stopping {self._vertex.name} after its batch")
         query.stop()
+        self._run_pending_batch()
+
+    def _run_pending_batch(self) -> None:
+        """Complete a batch that was planned and not committed; nothing is begun after it."""
         planned = latest_batch(_names_in(f"{self.checkpoint}/offsets"))
         committed = latest_batch(_names_in(f"{self.checkpoint}/commits"))
         if planned is None or planned == committed:
             return
+        self._activity(f"completing batch {planned} of {self._vertex.name}")
         last: Any = self._start(once=True)
         try:
             while not last.awaitTermination(POLL_S):
@@ -238,6 +319,8 @@ class StreamingTask:
         if progress is not known:
             self._progress = progress
             self._report(progress)
+            if self._files is not None and self._rescaled is not None:
+                self._files.recover()  # the former checkpoint is not needed any more
 
     def _show(self, last: Any) -> None:
         """Report how the query is doing, if it has run another batch."""

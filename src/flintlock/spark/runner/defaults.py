@@ -56,6 +56,10 @@ class EngineServices(FileLister, Protocol):
         """Where its Connect server listens."""
         ...
 
+    async def repartition_state(self, checkpoint: str, partitions: int, config: dict[str, str]) -> None:
+        """Give the state in a checkpoint directory, which no query uses, another number of partitions."""
+        ...
+
     async def measure(self, session: SparkSessionKey, operations: tuple[str, ...]) -> OperationMetrics:
         """Return what Spark counted."""
         ...

@@ -21,7 +21,7 @@ from flintlock.host.daemon_threads import run_in_daemon_thread
 from flintlock.host.logs.log_tail import tail
 from flintlock.model import log_events
 from flintlock.model.commands import CancelTask, CommandAccepted, TaskAnswer, TaskCommand
-from flintlock.model.errors import Refused, Unavailable
+from flintlock.model.errors import FlintlockError, Refused, Unavailable
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import EngineKind, JobGraph
 from flintlock.model.operations import Program
@@ -57,7 +57,9 @@ from flintlock.spark.runner_messages import (
     Prepare,
     Prepared,
     ProgramExited,
+    RequestRepartition,
     Run,
+    StateRepartitioned,
     ToRunner,
     Worked,
 )
@@ -223,6 +225,8 @@ class ForkedRunner:
                         pass
                     case StagedSink() | MaterialisedStep():
                         files.begin_listing(message)
+                    case RequestRepartition():
+                        self._tasks.create_task(self._repartition(message), name=f"repartition-{task.attempt}")
                     case Worked():
                         long = asyncio.get_running_loop().time() - began_s > WORTH_MEASURING_S
                         worth = long or any(isinstance(v.operation, Program) for v in task.graph.vertices)
@@ -372,6 +376,17 @@ class ForkedRunner:
         """Check, while the runner analyses, which targets have data; it waits for the result before it writes."""
         self._send(await files.check_targets())
 
+    async def _repartition(self, wanted: RequestRepartition) -> None:
+        """Have the engine repartition a state for the runner, which waits for that."""
+        problem = ""
+        try:
+            if self._engine is None:
+                raise Unavailable("the TaskManager has no Spark engine")
+            await self._engine.repartition_state(wanted.checkpoint, wanted.partitions, wanted.config)
+        except FlintlockError as error:
+            problem = error.public
+        self._send(StateRepartitioned(problem=problem))
+
     async def _complete(self, worked: Worked, files: TaskFiles, *, worth_measuring: bool) -> TaskFinished | TaskFailed:
         """Add what only the engine can determine: files, rows and bytes."""
         measured: OperationMetrics | None = None
@@ -420,7 +435,7 @@ class ForkedRunner:
                     continue
                 case TaskRunning():
                     self._queries.open()
-                case TaskProgress() | Prepared() | StagedSink():
+                case TaskProgress() | Prepared() | StagedSink() | RequestRepartition():
                     pass
                 case _:
                     self._queries.close("the runner has ended its task")

@@ -39,6 +39,7 @@ from flintlock.model.operations import ForeachBatch, Function, Program
 from flintlock.model.secret_references import hide, redacted, with_secrets
 from flintlock.model.tasks import (
     Analysis,
+    DeployTask,
     Failure,
     FailureKind,
     Frame,
@@ -69,6 +70,7 @@ from flintlock.spark.region.program_queries import ProgramQueries, activity
 from flintlock.spark.region.programs import ExitCode, ignore_masters, needs_driver, note_late_settings, run_program
 from flintlock.spark.region.progress import Progress
 from flintlock.spark.region.relative_paths import RelativePaths
+from flintlock.spark.region.rescaling import RescaleFailed
 from flintlock.spark.region.session_config import session_config
 from flintlock.spark.region.side_effects import SideEffects
 from flintlock.spark.region.streaming import StreamingTask
@@ -90,7 +92,9 @@ from flintlock.spark.runner_messages import (
     Prepare,
     Prepared,
     ProgramExited,
+    RequestRepartition,
     Run,
+    StateRepartitioned,
     TargetsChecked,
     ToRunner,
     Worked,
@@ -168,6 +172,7 @@ class RunnerProcess:
         self._send_lock: Final = threading.Lock()
         self._inbox: Final = messages(channel, TO_RUNNER)  # read by the main thread, then by the receiving one
         self._targets: Final[queue.SimpleQueue[TargetsChecked]] = queue.SimpleQueue()
+        self._repartitioned: Final[queue.SimpleQueue[StateRepartitioned]] = queue.SimpleQueue()
         self._interruption: Final = Interruption()
         self._drain: Final = threading.Event()  # set when a streaming task is to end after its batch
         self._streaming: StreamingTask | None = None  # set when a query is about to run
@@ -192,7 +197,7 @@ class RunnerProcess:
                 case BuildEnvironment():
                     self._build(message)
                     return
-                case CommandTask() | TargetsChecked():
+                case CommandTask() | TargetsChecked() | StateRepartitioned():
                     self._handle(message)
 
     def _prepare(self, message: Prepare) -> None:
@@ -329,6 +334,7 @@ class RunnerProcess:
                 report=self._progress.report_query,
                 watch=self._progress.report_figures,
                 drain=self._drain.is_set,
+                repartition=self._repartition(task, config),
             )
             return streaming.run()
         attempt.region_task = RegionTask(
@@ -341,6 +347,18 @@ class RunnerProcess:
             written=self._send,
         )
         return attempt.region_task.run()
+
+    def _repartition(self, task: DeployTask, config: Mapping[str, str]) -> Callable[[str, int], None]:
+        """Return what gives a state another number of partitions: a classic session does that, Connect cannot."""
+        settings = {key: value for key, value in config.items() if key.startswith("spark.sql.")}
+
+        def by_engine(checkpoint: str, partitions: int) -> None:
+            self._send(RequestRepartition(checkpoint=checkpoint, partitions=partitions, config=settings))
+            done = self._repartitioned.get()
+            if done.problem:
+                raise RescaleFailed(done.problem)
+
+        return dedicated.repartition_state if task.graph.engine is EngineKind.DEDICATED else by_engine
 
     def _analyze(self, message: Analyze) -> Analyzed:
         graph = with_secrets(message.graph, message.secrets)
@@ -418,6 +436,8 @@ class RunnerProcess:
                 self._execute(message)
             case TargetsChecked():
                 self._targets.put(message)
+            case StateRepartitioned():
+                self._repartitioned.put(message)
             case _:
                 pass  # a runner has one task
 
