@@ -7,7 +7,6 @@ import secrets
 import socket
 import sys
 import time
-import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from random import Random
@@ -188,7 +187,7 @@ class ClusterEntrypoint:
             configuration=self._configuration,
             versions=cluster_versions(),
             clock_ms=clock_ms,
-            new_job_id=lambda: JobId(uuid.uuid4().hex),
+            new_job_id=lambda: JobId(secrets.token_hex(16)),
             application=mode.application,
             registry=self._registry,
             logs=ProcessLogs.of(self._settings.state_dir / "log"),

@@ -262,6 +262,8 @@ def initial_state(plan: JobPlan, job: StoredJob, progress: tuple[RegionRecord, .
 
 def ranges_of(plan: JobPlan, requirements: Mapping[VertexId, ParallelismRange]) -> dict[RegionId, ParallelismRange]:
     """Return what is required of each region: that of its steps, which agree. Unknown steps are ignored."""
+    if not requirements:
+        return {}
     by_step = {v.name: requirements[v.id] for v in plan.graph.vertices if v.id in requirements}
     shared = shared_steps(plan.regions)
     return {

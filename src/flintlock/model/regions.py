@@ -133,12 +133,11 @@ def _output_regions(graph: JobGraph) -> tuple[Region, ...]:
 def _pipelined_regions(graph: JobGraph) -> tuple[Region, ...]:
     by_name = {vertex.name: vertex for vertex in graph.vertices}
     read = {source for vertex in graph.vertices for source in vertex.inputs}
-    group = _merge_cycles(_pipelined_groups(by_name), by_name)
+    group, upstream = _without_cycles(_pipelined_groups(by_name), by_name)
     order = {name: index for index, name in enumerate(topological(graph.vertices))}
     members: dict[StepName, list[StepName]] = {}
     for name in sorted(group, key=order.__getitem__):
         members.setdefault(group[name], []).append(name)
-    upstream = _group_edges(group, by_name)
     sorted_groups = _stable_order(upstream, {root: order[steps[0]] for root, steps in members.items()})
     ids = {root: RegionId(index) for index, root in enumerate(sorted_groups)}
 
@@ -185,19 +184,23 @@ def _group_edges(
     return upstream
 
 
-def _merge_cycles(
-    group: Mapping[StepName, StepName], by_name: Mapping[StepName, JobVertex]
-) -> dict[StepName, StepName]:
-    """Merge groups that (transitively) wait for each other: all that are in one cycle, or in cycles that meet."""
+def _without_cycles(
+    group: dict[StepName, StepName], by_name: Mapping[StepName, JobVertex]
+) -> tuple[dict[StepName, StepName], dict[StepName, set[StepName]]]:
+    """Return the groups, and which others each of them waits for.
+
+    Groups that (transitively) wait for each other are merged: all that are in one cycle, or in cycles that meet.
+    """
     edges = _group_edges(group, by_name)
     if len(edges) == 1:
-        return dict(group)
+        return group, edges
     try:
         TopologicalSorter(edges).prepare()
     except CycleError:
         representative = {own: min(component) for component in _strongly_connected(edges) for own in component}
-        return {name: representative[own] for name, own in group.items()}
-    return dict(group)
+        merged = {name: representative[own] for name, own in group.items()}
+        return merged, _group_edges(merged, by_name)
+    return group, edges
 
 
 def _strongly_connected(edges: Mapping[StepName, Collection[StepName]]) -> list[list[StepName]]:

@@ -14,7 +14,7 @@ from tests.unit.rest.rest_harness import A, RestHarness, running
 
 from flintlock.config.configuration import Configuration
 from flintlock.model.principals import Principal, Role
-from flintlock.rest.server.connections import TimedHttpProtocol
+from flintlock.rest.server.connections import BODY_ARRIVED, TimedHttpProtocol
 from flintlock.rest.server.http import PRINCIPAL, ROUTE
 from flintlock.rest.server.limits import RequestBounds, RequestLimits
 from flintlock.rest.server.routes import TABLE
@@ -173,6 +173,38 @@ def test_a_body_that_trickles_is_given_up(pause_s: float, size: int, status: int
         return (await request(app, "POST", "/blobs", length=10 << 20, receive=receive))[0]
 
     assert run_virtual(main()) == status
+
+
+def test_only_a_body_that_has_arrived_as_a_whole_is_read_without_a_timeout() -> None:
+    head = b"POST /jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n"
+    known: asyncio.Queue[bool] = asyncio.Queue()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await known.put(BODY_ARRIVED in scope)
+        while (await receive()).get("more_body", False):
+            pass
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def main() -> None:
+        server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, lifespan="off", http=TimedHttpProtocol))
+        async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+            serving = tasks.create_task(server.serve(), name="uvicorn")
+            while not server.started:  # noqa: ASYNC110 uvicorn has no event for it
+                await asyncio.sleep(0.01)
+            host, port = server.servers[0].sockets[0].getsockname()[:2]
+            reader, writer = await asyncio.open_connection(host, port)
+            for pieces, arrived in (((head + b"{}",), True), ((head, b"{", b"}"), False), ((head + b"{", b"}"), False)):
+                writer.write(pieces[0])
+                assert await known.get() is arrived
+                for piece in pieces[1:]:
+                    writer.write(piece)
+                assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204")
+            writer.close()
+            server.should_exit = True
+            await serving
+
+    asyncio.run(main())
 
 
 def test_a_connection_that_does_not_send_its_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,11 @@ _EXPIRED: Final = " UNION ".join(
     " ORDER BY end_ms LIMIT :limit)"
     for table in ("ended_jobs", "job_results")
 )
+#: Whether a job has ended, and whether it is quarantined.
+_KNOWN: Final = (
+    "SELECT EXISTS (SELECT 1 FROM job_results WHERE job_id = :job),"
+    " EXISTS (SELECT 1 FROM quarantined_graphs WHERE job_id = :job)"
+)
 _NEVER_MS: Final = (1 << 63) - 1
 _IDS_AT_ONCE: Final = 500  # SQLite limits the parameters of a statement
 
@@ -123,10 +128,9 @@ class SqliteJobGraphStore(_TermStore):
         job_id, key, payload = job.graph.job_id, job.idempotency_key, payloads.STORED_JOB.encode(job)
 
         def work(connection: sqlite3.Connection) -> None:
-            if _exists(connection, "SELECT 1 FROM job_results WHERE job_id = ?", job_id):
-                raise duplicate_job(job_id, ended=True)
-            if _exists(connection, "SELECT 1 FROM quarantined_graphs WHERE job_id = ?", job_id):
-                raise duplicate_job(job_id, ended=False)
+            ended, quarantined = connection.execute(_KNOWN, {"job": job_id}).fetchone()
+            if ended or quarantined:
+                raise duplicate_job(job_id, ended=bool(ended))
             try:
                 connection.execute("INSERT INTO job_graphs VALUES (?, ?)", (job_id, payload))
             except sqlite3.IntegrityError:

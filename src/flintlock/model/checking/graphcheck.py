@@ -165,6 +165,8 @@ def _job_problems(graph: JobGraph) -> Iterator[Problem]:
 
 
 def _artifact_problems(graph: JobGraph) -> Iterator[Problem]:
+    if not graph.artifacts:
+        return
     for name, count in Counter(artifact.name for artifact in graph.artifacts).items():
         if count > 1:
             yield Problem(field="artifacts", message=f"there are {count} artifacts called {name!r}")
@@ -202,6 +204,8 @@ def _step_problems(
 
 
 def _name_clashes(graph: JobGraph) -> Iterator[Problem]:
+    if len({vertex.name.lower() for vertex in graph.vertices}) == len(graph.vertices):
+        return
     seen: dict[str, str] = {}
     for vertex in graph.vertices:
         first = seen.setdefault(vertex.name.lower(), vertex.name)

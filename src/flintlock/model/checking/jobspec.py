@@ -83,8 +83,10 @@ class StepSpec(StepForm, frozen=True, kw_only=True):
     trigger: TriggerSpec | None = None
 
 
-#: The names of the fields of a step by their keys in a document.
-_FIELDS: Final[Mapping[str, str]] = {one.encode_name: one.name for one in structs.fields(StepSpec)}
+#: The names of the fields of a step by their keys in a document, for the keys that say what the step does.
+_FIELDS: Final[Mapping[str, str]] = {
+    one.encode_name: one.name for one in structs.fields(StepSpec) if one.encode_name in READERS
+}
 
 
 class ArtifactSpec(StepForm, frozen=True, kw_only=True):
@@ -257,6 +259,8 @@ def _not_a_reference(parameter: str) -> str:
 
 def named_artifacts(spec: JobSpec) -> tuple[ArtifactSpec, ...]:
     """Return the artifacts that the document names, its jars and its Python environment among them."""
+    if not (spec.artifacts or spec.jars or spec.requirements or spec.pyenv):
+        return ()
     listed = (ArtifactSpec(name=item) if isinstance(item, str) else item for item in spec.artifacts)
     named = (
         *((name, ArtifactKind.JAR) for name in spec.jars),
@@ -281,7 +285,10 @@ def _operation(step: StepSpec, fill: Fill) -> Operation:
 
 def kind_of(step: StepSpec) -> str:
     """Return which of the kinds the step is."""
-    return next(kind for kind in READERS if getattr(step, _FIELDS[kind]) is not None)
+    for kind, name in _FIELDS.items():
+        if getattr(step, name) is not None:
+            return kind
+    raise ValueError("the step does nothing")  # `read_spec` accepts no such step
 
 
 def _streams(step: StepSpec) -> bool:
@@ -322,7 +329,7 @@ def _meaning_problems(spec: JobSpec) -> Iterator[SpecProblem]:
     if spec.version != 1:
         yield SpecProblem(path=("version",), message=f"this version reads documents of version 1, not {spec.version}")
     for name, step in spec.steps.items():
-        kinds = [kind for kind in READERS if getattr(step, _FIELDS[kind]) is not None]
+        kinds = [kind for kind, field_name in _FIELDS.items() if getattr(step, field_name) is not None]
         if not kinds:
             yield SpecProblem(path=("steps", name), message=f"does nothing: give one of {', '.join(READERS)}")
         elif len(kinds) > 1:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Mapping
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Final, Protocol
 
 import msgspec
 from msgspec import Struct, structs
-from starlette.datastructures import UploadFile
+from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
@@ -88,24 +88,34 @@ async def reading_submission(
     Raises Invalid with every problem, TooLarge.
     """
     kind = (header(request, b"content-type") or "").partition(";")[0].strip().lower()
-    async with AsyncExitStack() as cleanup:
-        if kind == "multipart/form-data":
-            body, uploads = await _read_multipart(request, limit, cleanup)
-        else:  # the row of the route allows one other: JSON
-            body, uploads = await read_document(request, limit), ()
-        spec = await off_loop(len(body), lambda: _spec(body))
-        stored, problems = await _stored_artifacts(spec, uploads, blobs)
-        key = idempotency_key(request)
-        check = bool(uploads) or len(body) > SMALL_BYTES
+    if kind != "multipart/form-data":  # the row of the route allows one other: JSON
+        body = await read_document(request, limit)
+        yield Submission(message=await _message(request, body, (), blobs, new_id), uploads=())
+        return
+    form = await _read_form(request, limit)
+    try:
+        body, uploads = await _parts(form)
+        yield Submission(message=await _message(request, body, uploads, blobs, new_id), uploads=uploads)
+    finally:
+        await form.close()  # large files wait on disk until then
 
-        def checked() -> tuple[JobGraph, str]:
-            known = {upload.name: Artifact(name=upload.name, blob=upload.key, size=upload.size) for upload in uploads}
-            graph = _graph(spec, {**known, **stored}, problems, new_id, check=check)
-            return graph, "" if key is None else _digest(spec, graph)
 
-        graph, digest = await off_loop(len(body), checked)
-        message = JobSubmission(graph=graph, idempotency_key=key, digest=digest)
-        yield Submission(message=message, uploads=uploads)
+async def _message(
+    request: Request, body: bytes, uploads: tuple[Upload, ...], blobs: BlobUploads, new_id: JobId
+) -> JobSubmission:
+    """Return the submission that a document and its files make. Raises Invalid with every problem."""
+    spec = await off_loop(len(body), lambda: _spec(body))
+    stored, problems = await _stored_artifacts(spec, uploads, blobs)
+    key = idempotency_key(request)
+    check = bool(uploads) or len(body) > SMALL_BYTES
+
+    def checked() -> tuple[JobGraph, str]:
+        known = {upload.name: Artifact(name=upload.name, blob=upload.key, size=upload.size) for upload in uploads}
+        graph = _graph(spec, {**known, **stored}, problems, new_id, check=check)
+        return graph, "" if key is None else _digest(spec, graph)
+
+    graph, digest = await off_loop(len(body), checked)
+    return JobSubmission(graph=graph, idempotency_key=key, digest=digest)
 
 
 def graph_of_document(document: bytes, artifacts: Mapping[str, Artifact], job_id: JobId) -> JobGraph:
@@ -231,19 +241,22 @@ def _document_too_large() -> TooLarge:
     return TooLarge(f"the job document is larger than {MAX_DOCUMENT_BYTES} bytes")
 
 
-async def _read_multipart(request: Request, limit: int, cleanup: AsyncExitStack) -> tuple[bytes, tuple[Upload, ...]]:
-    """Read the parts: the document and the files. Large files wait on disk until `cleanup` closes them."""
+async def _read_form(request: Request, limit: int) -> FormData:
+    """Read the parts of a multipart body. Raises Invalid, TooLarge."""
     body = read_stream(request, limit)
     parser = _FormParser(
         request.headers, body, max_files=_MAX_FILES, max_fields=_MAX_FIELDS, max_part_size=MAX_DOCUMENT_BYTES
     )
     try:
-        form = await parser.parse()
+        return await parser.parse()
     except MultiPartException as error:
         raise Invalid(f"the multipart body cannot be read: {error.message}") from None
     finally:
         await body.aclose()
-    cleanup.push_async_callback(form.close)
+
+
+async def _parts(form: FormData) -> tuple[bytes, tuple[Upload, ...]]:
+    """Return the document and the files of a form. Raises Invalid, TooLarge."""
     unknown = [name for name in form if name not in ("request", "file")]
     if unknown:
         raise Invalid(f"unknown part {unknown[0]!r} in the multipart body; known are 'request' and 'file'")

@@ -11,9 +11,12 @@ a connection that is closed while data arrives would take the response with it.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+BODY_ARRIVED: Final = "flintlock.body-arrived"
+"""The key of a request's scope that is there once all of its body has arrived."""
 
 _MOST_WAITING_BYTES: Final = 32 << 10
 _TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
@@ -115,6 +118,7 @@ class TimedHttpProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """The body is complete."""
         self._stop_timer()
+        cast("dict[str, object]", self.scope)[BODY_ARRIVED] = True
         super().on_message_complete()
 
     def _start_timer(self, timeout_s: float) -> None:

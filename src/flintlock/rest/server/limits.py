@@ -30,6 +30,7 @@ from flintlock.config.options import (
     WAITING_REQUESTS,
 )
 from flintlock.model.principals import Principal
+from flintlock.rest.server.connections import BODY_ARRIVED
 from flintlock.rest.server.http import PRINCIPAL, ROUTE, send_error
 from flintlock.rest.server.route import Route
 
@@ -94,7 +95,7 @@ class RequestBounds:
             return
         self._count(waits=waits, upload=upload, by=1)
         try:
-            if length:
+            if length and BODY_ARRIVED not in scope:
                 await _serve_with_body(self._app, scope, receive, send)
             else:
                 await self._app(scope, receive, send)
