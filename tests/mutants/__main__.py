@@ -1,8 +1,9 @@
 """Plant each bug in a copy of the source and run the tests that have to find it: `make mutants`.
 
 With names as arguments, only those mutants are run. The simulation has to find a mutant, unless its patch names tests
-(`Caught by: tests/…`) because no simulated cluster can notice it. A mutant that survives breaks a guarantee that no
-test checks.
+(`Caught by: tests/…`) because no simulated cluster can notice it. A patch may name the seed that has found it last
+(`Found at seed: 27`): it is tried first, and all seeds if it no longer finds the mutant. A mutant that survives breaks
+a guarantee that no test checks.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 SEEDS = "0:600"
 CAUGHT_BY = re.compile(r"^Caught by: (.+)$", re.MULTILINE)
+FOUND_AT = re.compile(r"^Found at seed: (\d+)$", re.MULTILINE)
 
 
 def main(names: list[str]) -> int:
@@ -51,27 +53,38 @@ def caught(patch: Path) -> bool:
             sys.stdout.write(f"{patch.stem}: the patch does not apply: {planted.stderr.strip()}\n")
             return False
         started = time.monotonic()
-        run = subprocess.run(
-            [sys.executable, "-m", *_check(patch)],
-            cwd=scratch,
-            env={**os.environ, "PYTHONPATH": str(Path(scratch) / "src"), "PYTHONHASHSEED": "0"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        verdict = [line for line in run.stdout.splitlines() if line.startswith("FAILED")]
-        what = verdict[0][:160] if verdict else (run.stderr.strip().splitlines() or ["SURVIVED"])[-1]
+        found, what = False, ""
+        for check in _checks(patch.read_text()):
+            found, what = _fails(check, Path(scratch))
+            if found:
+                break
         sys.stdout.write(f"{patch.stem}: {what} ({time.monotonic() - started:.0f} s)\n")
         sys.stdout.flush()
-        return bool(verdict)
+        return found
 
 
-def _check(patch: Path) -> list[str]:
-    """Return the module that has to fail, with its arguments. The simulation and pytest both print FAILED then."""
-    tests = CAUGHT_BY.search(patch.read_text())
-    if tests is None:
-        return ["flintlock.testing.soak", "--seeds", SEEDS]
-    return ["pytest", "-q", "-x", "-p", "no:cacheprovider", *tests[1].split()]
+def _fails(check: list[str], directory: Path) -> tuple[bool, str]:
+    """Run a check there; return whether it fails, and what it prints about that."""
+    run = subprocess.run(
+        [sys.executable, "-m", *check],
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": str(directory / "src"), "PYTHONHASHSEED": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    verdict = [line for line in run.stdout.splitlines() if line.startswith("FAILED")]
+    return bool(verdict), verdict[0][:160] if verdict else (run.stderr.strip().splitlines() or ["SURVIVED"])[-1]
+
+
+def _checks(patch: str) -> list[list[str]]:
+    """Return the modules of which one has to fail, with arguments. The simulation and pytest both print FAILED then."""
+    tests = CAUGHT_BY.search(patch)
+    if tests is not None:
+        return [["pytest", "-q", "-x", "-p", "no:cacheprovider", *tests[1].split()]]
+    every = ["flintlock.testing.soak", "--seeds", SEEDS]
+    last = FOUND_AT.search(patch)
+    return [every] if last is None else [["flintlock.testing.soak", "--seeds", f"{last[1]}:{int(last[1]) + 1}"], every]
 
 
 if __name__ == "__main__":
