@@ -103,6 +103,7 @@ class GrowthRun:
             await self._ask(lambda gateway, graph=graph: gateway.submit_job(_submission(graph)))
             while not await self._has_ended(graph.job_id):  # noqa: ASYNC110 (a job is polled, as clients do)
                 await asyncio.sleep(1.0)
+            self._forget_observations()
 
     async def _has_ended(self, job_id: JobId) -> bool:
         try:
@@ -130,12 +131,16 @@ class GrowthRun:
             raise RuntimeError("the clients have not begun")
         return self._client
 
+    def _forget_observations(self) -> None:
+        """Drop what the simulation itself collects, after each job: thousands of jobs would leave holes in the heap."""
+        self._cluster.trace.clear()
+        self._cluster.spark.ledger.clear()
+        self._cluster.spark.starts.clear()
+
     def _count(self) -> Footprint:
         cluster, records = self._cluster, self._cluster.durable.records
-        cluster.trace.clear()  # what the simulation itself collects
+        self._forget_observations()
         cluster.changes = DurableChanges(records)
-        cluster.spark.ledger.clear()
-        cluster.spark.starts.clear()
         stored = [
             *records.graphs.values(),
             *(payload for _, payload in records.quarantined.values()),

@@ -84,14 +84,15 @@ _WRITES: Final = frozenset(
 
 
 class RetainedBlobs:
-    """Which jobs keep blobs; the simulation's jobs have none, but the Dispatcher's bookkeeping is checked."""
+    """Which jobs keep blobs, as the server's references do: a job without blobs is not remembered."""
 
     def __init__(self) -> None:
         self.jobs: set[JobId] = set()
 
     def retain(self, job_id: JobId, keys: Iterable[BlobKey]) -> None:
-        """Add a job."""
-        self.jobs.add(job_id)
+        """Add a job that has some."""
+        if tuple(keys):
+            self.jobs.add(job_id)
 
     async def release(self, job_id: JobId) -> None:
         """Remove a job."""
