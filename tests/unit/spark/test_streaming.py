@@ -194,8 +194,14 @@ def streaming(  # noqa: PLR0917 - each with a default
     )
 
 
-def concurrent() -> Exception:
-    return AnalysisException("[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log.")
+def concurrent(text: str = "[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log.") -> Exception:
+    return AnalysisException(text)
+
+
+IN_THE_SAME_ENGINE = (
+    "[CONCURRENT_QUERY] Another instance of this query was just started by a concurrent session.",
+    "Cannot start query with id 1 as another query with same id is already active. Perhaps you are attempting to",
+)
 
 
 def test_the_query_has_the_checkpoint_of_its_uid() -> None:
@@ -346,6 +352,17 @@ def test_a_query_waits_for_the_end_of_its_predecessor() -> None:
         streaming(spark, activity=activities.append).run()
     assert last.stopped
     assert activities.count("waiting for the end of another query of files-v1") == 2
+
+
+@pytest.mark.parametrize("text", IN_THE_SAME_ENGINE)
+def test_a_query_waits_for_a_predecessor_in_its_own_engine(text: str) -> None:
+    """Spark finds it there by the id of the query, and says so in other words."""
+    spark = FakeSpark(FakeQuery(concurrent(text)), FakeQuery(False, Interrupted()))
+    activities: list[str] = []
+
+    with pytest.raises(Interrupted):
+        streaming(spark, activity=activities.append).run()
+    assert activities.count("waiting for the end of another query of files-v1") == 1
 
 
 def test_a_query_does_not_wait_forever_for_its_predecessor() -> None:

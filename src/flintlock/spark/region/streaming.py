@@ -48,8 +48,12 @@ from flintlock.spark.runner_messages import Worked
 POLL_S: Final = 1.0
 #: How long a query waits for the end of another one on its checkpoint: longer than any lease by default.
 PREDECESSOR_S: Final = 120.0
-#: Spark's error class of a query that finds another one on its checkpoint.
-CONCURRENT: Final = "CONCURRENT_STREAM_LOG_UPDATE"
+#: How Spark says that another query uses the checkpoint: in its log, or in the same engine, by the id of the query.
+CONCURRENT: Final = (
+    "CONCURRENT_STREAM_LOG_UPDATE",
+    "CONCURRENT_QUERY",
+    "another query with same id is already active",
+)
 _SINK_LOG: Final = "_spark_metadata"
 _COMPACT_INTERVAL: Final = 10  # every so many entries of that log, Spark writes one that has all before it
 
@@ -139,7 +143,7 @@ class StreamingTask:
             except Exception as error:
                 if self._reverted(error):
                     continue
-                if CONCURRENT not in SparkError(error).message:
+                if not any(text in SparkError(error).message for text in CONCURRENT):
                     raise
                 if self._now_s() >= give_up_s:
                     raise self._another_query() from error
