@@ -1145,6 +1145,9 @@ class Nowhere:
     async def repartition_state(self, checkpoint: str, partitions: int, config: dict[str, str]) -> None:
         raise Unavailable("gone")
 
+    async def find_unshared(self, targets: Any, sources: Any) -> Any:
+        raise Unavailable("gone")
+
     async def measure(self, session: Any, operations: Any) -> Any:
         raise Unavailable("gone")
 

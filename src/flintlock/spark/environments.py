@@ -45,6 +45,15 @@ _FORMAT: Final = "1"  # of environments: part of every key
 _CHECK: Final = "import flintlock.spark.runner.process, pyspark.sql.connect.session"
 
 
+def environments_directory(caches: Path, work_dir: str, *, has_executors: bool) -> Path:
+    """Return where environments are built: where executors on other machines, if there are some, find them.
+
+    That is the work directory, which all machines share, at the same path; without executors it is the user's cache.
+    """
+    place = work_dir.removeprefix("file://")
+    return Path(place) / "environments" if has_executors and place.startswith("/") else caches / "environments"
+
+
 class EnvironmentFailed(Exception):
     """An environment cannot be built; the message says why, with the last lines of what failed."""
 

@@ -36,9 +36,11 @@ from flintlock.security.job_secrets import SecretFiles, SecretVariables
 from flintlock.spark.cluster_environment import cluster_environment
 from flintlock.spark.engine.class_path import missing_jar, missing_jar_text, with_class_path
 from flintlock.spark.engine.conf import is_protected
+from flintlock.spark.engine.executors import has_executors, unusable_master
 from flintlock.spark.engine.handle import SparkEngine
 from flintlock.spark.engine.java import find_java
 from flintlock.spark.engine.messages import EngineSettings
+from flintlock.spark.environments import environments_directory
 from flintlock.spark.runner.pool import PoolSettings, runner_pool
 from flintlock.spark.runner_messages import DedicatedEngine
 
@@ -84,6 +86,8 @@ class LocalEngineLauncher:
         engine_settings, pool_settings = self._engine_settings(cgroup), self._pool_settings()
         requirements = self._configuration.get(PYTHON_REQUIREMENTS)
         self._warn_unprotected(engine_settings.conf)
+        if (problem := unusable_master(engine_settings.conf)) is not None:
+            raise Unavailable(f"the Spark engine cannot be started: {problem}")
         if (missing := missing_jar(engine_settings.conf)) is not None:
             raise Unavailable(f"the Spark engine cannot be started: {missing_jar_text(missing)}")
         log.info(log_events.ENGINE_STARTING, java=engine_settings.java.home, origin=engine_settings.java.origin)
@@ -195,8 +199,14 @@ class LocalEngineLauncher:
                 archive_dir=str(self._archive_dir),
                 packages_dir=str(caches / "packages"),
             ),
-            environments_dir=str(caches / "environments"),
+            environments_dir=str(
+                environments_directory(caches, self._work_dir, has_executors=has_executors(self._master))
+            ),
         )
+
+    @property
+    def _master(self) -> str:
+        return self._configuration.spark().get("spark.master", "local")
 
     @property
     def _worker_output(self) -> str:

@@ -41,7 +41,7 @@ from flintlock.model.tasks import (
     TaskRunning,
 )
 from flintlock.spark.engine.handle import publication
-from flintlock.spark.engine.publication.publish_plan import FileListing, MaterialisedStep, StagedSink
+from flintlock.spark.engine.publication.publish_plan import FileListing, MaterialisedStep, StagedSink, UnsharedPath
 from flintlock.spark.engine.publication.publish_steps import publish_steps, step_count
 from flintlock.spark.runner.task_files import TaskFiles
 from flintlock.testing.fake_streams import FakeQuery, checkpoint_of, sink_of
@@ -276,6 +276,10 @@ class FakeEngine:
             files=tuple(name[head:] for name in found),
             sizes=tuple(len(files.content[name]) for name in found) if with_sizes else (),
         )
+
+    async def find_unshared(self, targets: tuple[str, ...], sources: tuple[str, ...]) -> UnsharedPath | None:
+        """Return None: all machines share all files."""
+        return None
 
     async def remove_directories(self, directories: tuple[str, ...]) -> None:
         """Remove all files under each."""

@@ -21,6 +21,7 @@ from flintlock.spark.environments import (
     EnvironmentSource,
     build_environment,
     environment_key,
+    environments_directory,
     open_environment,
     remove_unused,
     source_of,
@@ -216,3 +217,13 @@ def test_a_full_disk_is_not_the_fault_of_a_job_that_needs_an_environment(error: 
 
     assert failure.kind is kind
     assert failure.message.startswith("the job's Python environment cannot be built: ")
+
+
+def test_environments_are_where_executors_find_them() -> None:
+    """The cache of a machine's user is on that machine; the work directory is on all of them."""
+    caches, work = Path("/home/flintlock/.cache"), "/shared/work"
+    shared = Path("/shared/work/environments")
+    assert environments_directory(caches, work, has_executors=False) == caches / "environments"
+    assert environments_directory(caches, work, has_executors=True) == shared
+    assert environments_directory(caches, f"file://{work}", has_executors=True) == shared
+    assert environments_directory(caches, "hdfs:///work", has_executors=True) == caches / "environments"

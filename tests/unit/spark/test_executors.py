@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from flintlock.spark.engine.executors import ExecutorWatch, ended_by_cluster, executor_defaults, no_executor
+from flintlock.spark.engine.executors import (
+    ExecutorWatch,
+    ended_by_cluster,
+    executor_defaults,
+    no_executor,
+    unusable_master,
+)
 
 STANDALONE = {"spark.master": "spark://there:7077", "spark.cores.max": "4"}
 
@@ -47,6 +53,38 @@ def test_executors_of_a_silent_driver_end_within_the_lease(lease_s: float) -> No
 
     assert 2 * interval_s * unanswered + network_s < 0.95 * lease_s
     assert interval_s < check_s < network_s  # or Spark refuses to start
+
+
+@pytest.mark.parametrize(
+    ("conf", "reason"),
+    [
+        ({"spark.master": "k8s://https://there"}, "set spark.kubernetes.container.image"),
+        (
+            {"spark.master": "k8s://there", "spark.kubernetes.container.image": "i", "spark.driver.host": "127.0.0.1"},
+            "spark.driver.host=127.0.0.1: executors in pods do not reach",
+        ),
+        ({"spark.master": "yarn", "spark.submit.deployMode": "cluster"}, "spark.submit.deployMode=cluster"),
+    ],
+)
+def test_settings_with_which_no_executor_would_ever_come_are_refused(conf: dict[str, str], reason: str) -> None:
+    assert reason in (unusable_master(conf) or "")
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {},
+        {"spark.master": "spark://127.0.0.1:7077", "spark.driver.host": "127.0.0.1"},
+        {"spark.master": "yarn", "spark.submit.deployMode": "client"},
+        {
+            "spark.master": "k8s://there",
+            "spark.kubernetes.executor.container.image": "i",
+            "spark.driver.host": "10.0.0.1",
+        },
+    ],
+)
+def test_settings_with_which_executors_may_come_are_not_refused(conf: dict[str, str]) -> None:
+    assert unusable_master(conf) is None
 
 
 def test_an_engine_that_has_lost_its_executors_for_long_is_given_up() -> None:

@@ -9,9 +9,9 @@ from msgspec import structs
 
 from flintlock.model.errors import FlintlockError, JobFailed, Unavailable
 from flintlock.model.ids import AttemptId, JobId, RegionId, StepName
-from flintlock.model.jobgraph import JobGraph
+from flintlock.model.jobgraph import EngineKind, JobGraph, JobVertex, vertex_id
 from flintlock.model.manifests import manifest_of
-from flintlock.model.operations import SaveMode
+from flintlock.model.operations import SaveMode, Sink, Source
 from flintlock.model.regions import Region
 from flintlock.model.tasks import (
     DeployTask,
@@ -22,7 +22,7 @@ from flintlock.model.tasks import (
     TaskFinished,
     TaskMetrics,
 )
-from flintlock.spark.engine.publication.publish_plan import FileListing, MaterialisedStep, StagedSink
+from flintlock.spark.engine.publication.publish_plan import FileListing, MaterialisedStep, StagedSink, UnsharedPath
 from flintlock.spark.runner.task_files import TaskFiles
 from flintlock.testing.virtual_time import virtual_time
 
@@ -39,6 +39,7 @@ class ListedPaths:
         self.directories = {f"/{name}": dict(files) for name, files in directories.items()}
         self.durable: list[str] = []  # what was made durable, in order
         self.error: FlintlockError | None = None
+        self.unshared: tuple[str, ...] = ()
         self.after: Callable[[], object] = lambda: None
 
     async def list_files(self, path: str, *, with_sizes: bool = False, durable: bool = False) -> FileListing:
@@ -51,6 +52,13 @@ class ListedPaths:
         listing = FileListing(files=names, sizes=tuple(files[name] for name in names) if with_sizes else ())
         self.after()
         return listing
+
+    async def find_unshared(self, targets: tuple[str, ...], sources: tuple[str, ...]) -> UnsharedPath | None:
+        if self.error is not None:
+            raise self.error
+        return next(
+            (UnsharedPath(path=path, reason=f"{path}!") for path in (*targets, *sources) if path in self.unshared), None
+        )
 
 
 def reading(*steps: StepName) -> DeployTask:
@@ -218,5 +226,40 @@ async def test_files_that_cannot_be_listed_fail_the_attempt_and_not_its_inputs()
 
     assert refused is not None
     assert (refused.kind, refused.missing) == (FailureKind.SPARK_TASK, ())
+    assert lost is not None
+    assert lost.kind is FailureKind.ENGINE_LOST
+
+
+def writing(*paths: str, sources: tuple[str, ...] = (), engine: EngineKind = EngineKind.SHARED) -> DeployTask:
+    """A task with sinks and sources, and one step of another region."""
+    sinks = [
+        JobVertex(id=vertex_id(JOB, f"sink-{n}"), name=StepName(f"sink-{n}"), operation=Sink(format="csv", path=path))
+        for n, path in enumerate(paths)
+    ]
+    read = JobVertex(id=vertex_id(JOB, CLEAN), name=CLEAN, operation=Source(format="csv", paths=sources))
+    other = JobVertex(id=vertex_id(JOB, OTHER), name=OTHER, operation=Sink(format="csv", path="/elsewhere"))
+    graph = JobGraph(job_id=JOB, name="test", vertices=(*sinks, read, other), engine=engine)
+    steps = (*(sink.name for sink in sinks), CLEAN)
+    return structs.replace(reading(), graph=graph, region=Region(id=RegionId(1), steps=steps))
+
+
+@virtual_time
+async def test_a_task_with_a_path_that_executors_see_elsewhere_is_refused_for_good() -> None:
+    engine = ListedPaths()
+    engine.unshared = ("/b", "/elsewhere", "/in")
+    async with asyncio.TaskGroup() as tasks:
+        sink = await TaskFiles(writing("/a", "/b"), engine, tasks).unshared_path()
+        source = await TaskFiles(writing("/a", sources=("/in",)), engine, tasks).unshared_path()
+        shared = await TaskFiles(writing("/a", sources=("/other",)), engine, tasks).unshared_path()
+        dedicated = await TaskFiles(writing("/b", engine=EngineKind.DEDICATED), engine, tasks).unshared_path()
+        engine.error = Unavailable("gone")
+        lost = await TaskFiles(writing("/a"), engine, tasks).unshared_path()
+
+    assert sink == Failure(
+        kind=FailureKind.CONFIGURATION, message="/b!", exception="PathNotShared", step=StepName("sink-1")
+    )
+    assert source is not None
+    assert (source.kind, source.message, source.step) == (FailureKind.CONFIGURATION, "/in!", CLEAN)
+    assert (shared, dedicated) == (None, None)
     assert lost is not None
     assert lost.kind is FailureKind.ENGINE_LOST

@@ -111,6 +111,10 @@ class EngineDriver:
         """Return how many executors the application has; none on a local master."""
         return max(0, int(self.context.getExecutorMemoryStatus().size()) - 1)  # the driver is listed, too
 
+    def task_count(self) -> int:
+        """Return how many tasks the executors run at the same time."""
+        return int(self.context.defaultParallelism())
+
     def gets_executor(self, timeout_s: float) -> bool:
         """Return whether the application has an executor within this time, as soon as it has."""
         give_up_s = time.monotonic() + timeout_s

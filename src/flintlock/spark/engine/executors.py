@@ -15,6 +15,9 @@ from typing import Final
 
 _DYNAMIC: Final = "spark.dynamicAllocation.enabled"
 
+_DEPLOY_MODE: Final = "spark.submit.deployMode"
+_IMAGES: Final = ("spark.kubernetes.container.image", "spark.kubernetes.executor.container.image")
+
 #: What Spark raises for every call once its application has ended.
 STOPPED: Final = "Cannot call methods on a stopped SparkContext"
 
@@ -40,6 +43,24 @@ def executor_defaults(master: str, conf: Mapping[str, str], *, cores: int, lease
     if not has_executors(master):
         return {}
     return {**_size(master, conf, cores), **_lease(lease_s)}
+
+
+def unusable_master(conf: Mapping[str, str]) -> str | None:
+    """Return why an engine with these settings would never have an executor; None if it may have some.
+
+    Spark itself starts with them, and waits.
+    """
+    master = conf.get("spark.master", "local")
+    if conf.get(_DEPLOY_MODE, "client") != "client":
+        return f"{_DEPLOY_MODE}={conf[_DEPLOY_MODE]}: an engine is a driver in client mode; leave that setting out"
+    if not master.startswith("k8s://"):
+        return None
+    if not any(key in conf for key in _IMAGES):
+        return f"{master} needs an image for its executors: set {_IMAGES[0]}"
+    host = conf.get("spark.driver.host", "")
+    if host == "localhost" or host.startswith("127."):
+        return f"spark.driver.host={host}: executors in pods do not reach a loopback address of this machine"
+    return None
 
 
 def is_dynamic(conf: Mapping[str, str]) -> bool:

@@ -26,6 +26,7 @@ from flintlock.spark.engine.messages import (
     EngineReady,
     EngineSettings,
     FilesListed,
+    FindUnshared,
     ListFiles,
     Measured,
     MeasureSession,
@@ -37,8 +38,9 @@ from flintlock.spark.engine.messages import (
     RemoveTree,
     RepartitionState,
     UiRead,
+    Unshared,
 )
-from flintlock.spark.engine.publication.publish_plan import FileListing
+from flintlock.spark.engine.publication.publish_plan import FileListing, UnsharedPath
 
 __all__ = ["EngineSettings", "SparkEngine", "publication"]
 
@@ -140,6 +142,16 @@ class SparkEngine:
             lambda call: ListFiles(call=call, path=path, with_sizes=with_sizes, durable=durable), FilesListed
         )
         return reply.listing
+
+    async def find_unshared(self, targets: tuple[str, ...], sources: tuple[str, ...]) -> UnsharedPath | None:
+        """Return a path that executors on other machines do not see as this one does; None if there is none.
+
+        Raises JobFailed if a file system cannot be reached.
+        """
+        if not self.ready.has_executors or not (targets or sources):
+            return None
+        reply = await self._link.ask(lambda call: FindUnshared(call=call, targets=targets, sources=sources), Unshared)
+        return UnsharedPath(path=reply.path, reason=reply.reason) if reply.path else None
 
     async def publish(self, sinks: tuple[SinkFiles, ...]) -> AsyncIterator[FilesPublished]:
         """Move, remove and mark file by file; the last item is complete. Raises JobFailed with the file's name.

@@ -75,6 +75,14 @@ class ListFiles(Struct, frozen=True, kw_only=True, tag="list-files"):
     durable: bool = False
 
 
+class FindUnshared(Struct, frozen=True, kw_only=True, tag="find-unshared"):
+    """Find a path that executors on other machines do not see as this one does."""
+
+    call: int
+    targets: tuple[str, ...] = ()  # where they write
+    sources: tuple[str, ...] = ()  # what they read
+
+
 class Publish(Struct, frozen=True, kw_only=True, tag="publish"):
     """Publish file by file, in the order of `publish_steps`."""
 
@@ -137,6 +145,7 @@ class EngineReady(Struct, frozen=True, kw_only=True, tag="ready"):
     application_id: str
     jvm_pid: int
     steps_s: dict[str, float]
+    has_executors: bool = False  # outside of its own process
 
 
 class EngineDied(Struct, frozen=True, kw_only=True, tag="died"):
@@ -158,6 +167,14 @@ class FilesListed(Struct, frozen=True, kw_only=True, tag="files-listed"):
 
     call: int
     listing: FileListing
+
+
+class Unshared(Struct, frozen=True, kw_only=True, tag="unshared"):
+    """The path that executors do not share, and what is wrong with it; no path: none was found."""
+
+    call: int
+    path: str = ""
+    reason: str = ""
 
 
 class Published(Struct, frozen=True, kw_only=True, tag="published"):
@@ -203,10 +220,10 @@ class Failed(Struct, frozen=True, kw_only=True, tag="failed"):
 
 
 EngineCommand: TypeAlias = (
-    ReleaseSessions | ListFiles | Publish | RemoveTree | MeasureSession | RepartitionState | ReadUi
+    ReleaseSessions | ListFiles | FindUnshared | Publish | RemoveTree | MeasureSession | RepartitionState | ReadUi
 )
 ToEngine: TypeAlias = StartEngine | EngineCommand | StopPublication | Stop
-EngineReply: TypeAlias = Released | FilesListed | Published | Measured | UiRead | Done | Failed
+EngineReply: TypeAlias = Released | FilesListed | Unshared | Published | Measured | UiRead | Done | Failed
 FromEngine: TypeAlias = EngineReady | EngineDied | EngineReply
 
 TO_ENGINE: Final = msgspec.msgpack.Decoder[ToEngine](ToEngine)

@@ -36,7 +36,6 @@ from flintlock.host.parent_death import die_with_parent
 from flintlock.host.runner_user import confine
 from flintlock.model.diagnostics import EngineUiPage
 from flintlock.model.errors import Refused, Unavailable
-from flintlock.model.staging import is_data
 from flintlock.model.tasks import TaskMetrics
 from flintlock.spark.engine.class_archive import archive_file, archive_in_use
 from flintlock.spark.engine.conf import (
@@ -68,6 +67,7 @@ from flintlock.spark.engine.messages import (
     EngineSettings,
     Failed,
     FilesListed,
+    FindUnshared,
     ListFiles,
     Measured,
     MeasureSession,
@@ -83,11 +83,14 @@ from flintlock.spark.engine.messages import (
     StopPublication,
     ToEngine,
     UiRead,
+    Unshared,
 )
 from flintlock.spark.engine.publication.hadoop_files import FileFailure, HadoopFiles
 from flintlock.spark.engine.publication.hadoop_publication import publish
 from flintlock.spark.engine.python_workers import daemons, end_workers
-from flintlock.spark.engine.warm_up import warm_up
+from flintlock.spark.engine.shared_paths import SharedPaths
+from flintlock.spark.engine.shared_paths import not_shared as path_not_shared
+from flintlock.spark.engine.warm_up import connect_session, warm_up
 from flintlock.spark.engine.web_ui import WebUi
 from flintlock.spark.framing import FrameDecoder, frame
 
@@ -126,6 +129,7 @@ class EngineProcess:
         self._stopping: Final = threading.Event()  # set once the JVM is meant to end
         self._driver: EngineDriver | None = None  # set when the engine is warm
         self._files: HadoopFiles | None = None  # as the driver
+        self._shared: SharedPaths | None = None  # as the driver; None: there are no executors on other machines
         self._ui: WebUi | None = None  # as the driver; None: it is off, or has a filter that no token is known for
         self._ui_requests: Final = threading.BoundedSemaphore(CONCURRENT_UI_REQUESTS)
         self._stopped_publications: Final[set[int]] = set()  # by their calls
@@ -219,7 +223,7 @@ class EngineProcess:
                 checkpoint_root=settings.checkpoint_root,
                 sync_files=settings.sync_files,
             )
-            self._warm_up(driver, files)
+            shared = self._warm_up(driver, files)
             done("warm")
             ready = EngineReady(
                 remote_url=f"sc://127.0.0.1:{driver.connect_port}/;authorization={quote(f'Bearer {self._token}')}",
@@ -227,36 +231,44 @@ class EngineProcess:
                 application_id=driver.application_id,
                 jvm_pid=self._jvm.process.pid,
                 steps_s=steps_s,
+                has_executors=shared is not None,
             )
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the reason why the engine cannot start
             self._report_failed_start(error)
             return
-        self._files = files
+        self._files, self._shared = files, shared
         self._ui = _web_ui(driver, self._conf)
         self._driver = driver
         self._send(ready)
         self._supervise(driver)
 
-    def _warm_up(self, driver: EngineDriver, files: HadoopFiles) -> None:
-        """Make the first job fast. Raises Unavailable if executors do not come, or do not share the work directory."""
+    def _warm_up(self, driver: EngineDriver, files: HadoopFiles) -> SharedPaths | None:
+        """Make the first job fast; return what tests the paths of executors on other machines, if there are some.
+
+        Raises Unavailable if executors do not come, or do not share the work directory.
+        """
         settings, conf = self._settings, self._conf
         if not has_executors(conf["spark.master"]):
             warm_up(driver, self._token, (Path(settings.scratch_dir).absolute() / "warm-up").as_uri())
-            return
+            return None
         patience_s = settings.start_timeout_s * EXECUTORS_SHARE
         if not is_dynamic(conf) and not driver.gets_executor(patience_s):
             raise Unavailable(no_executor(conf, patience_s))
         # The work directory is shared by all machines; the engine's own directories are not.
         place = f"{settings.work_root.rstrip('/')}/.flintlock-warm-up-{uuid.uuid4().hex}"
+
+        def run(query: str) -> None:
+            with connect_session(driver, self._token) as run_in_session:
+                run_in_session(query)
+
+        shared = SharedPaths(files, run, driver.task_count)
+        if not shared.is_shared(settings.work_root):
+            raise Unavailable(not_shared(conf["spark.master"], settings.work_root))
         try:
             warm_up(driver, self._token, place)
-        except Py4JJavaError as error:
-            written = files.list_files(place)
-            if written.exists and not any(is_data(name) for name in written.files):
-                raise Unavailable(not_shared(conf["spark.master"], settings.work_root)) from error
-            raise
         finally:
             files.remove_tree(place)
+        return shared
 
     def _supervise(self, driver: EngineDriver) -> None:
         """Cancel work that is started for closed sessions, and notice lost executors, until the engine stops."""
@@ -323,6 +335,10 @@ class EngineProcess:
             case ListFiles(call=call, path=path, with_sizes=with_sizes, durable=durable):
                 listing = files.list_files(path, with_sizes=with_sizes, durable=durable)
                 return FilesListed(call=call, listing=listing)
+            case FindUnshared(call=call, targets=targets, sources=sources):
+                path = None if self._shared is None else self._shared.find_unshared(targets, sources)
+                reason = path_not_shared(self._conf["spark.master"], path) if path else ""
+                return Unshared(call=call, path=path or "", reason=reason)
             case Publish(call=call):
                 total = publish(
                     files,

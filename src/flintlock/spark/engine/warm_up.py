@@ -10,6 +10,8 @@ round (a third more of the warm-up's CPU time, for a first job that is hardly fa
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Final, cast
 
 from flintlock.spark.engine.driver import EngineDriver, JavaObject
@@ -33,14 +35,25 @@ WHERE a.id > 10 AND a.v LIKE '%1%' GROUP BY a.k
 
 def warm_up(driver: EngineDriver, token: str, place: str) -> None:
     """Run some small queries: an aggregation with a shuffle, a Parquet file written to `place` and read, a join."""
+    with connect_session(driver, token) as run:
+        for query in queries(place):
+            run(query)
+
+
+@contextmanager
+def connect_session(driver: EngineDriver, token: str) -> Generator[Callable[[str], None]]:
+    """Open a session of the Connect server; yield what runs a query in it. Raises Py4JJavaError."""
     session_id = str(uuid.uuid4())
     channel = _channel(driver)
     try:
         stub = _stub(driver, channel, token)
-        for query in queries(place):
+
+        def run(query: str) -> None:
             responses = stub.executePlan(_request(driver, session_id, query))
             while responses.hasNext():
                 responses.next()
+
+        yield run
     finally:
         channel.shutdownNow()
         driver.release(USER_ID, session_id, 10.0)

@@ -17,7 +17,7 @@ from flintlock.host.runner_user import RunnerUser
 from flintlock.model import log_events
 from flintlock.model.tasks import DeployTask, TaskMetrics
 from flintlock.security.job_secrets import SecretProvider
-from flintlock.spark.engine.publication.publish_plan import FileListing
+from flintlock.spark.engine.publication.publish_plan import FileListing, UnsharedPath
 from flintlock.spark.runner_messages import DedicatedEngine, Limits
 
 log = structlog.get_logger(__name__)
@@ -45,6 +45,10 @@ class FileLister(Protocol):
 
         `durable`: local files are durable when this returns, unless the cluster does not require it.
         """
+        ...
+
+    async def find_unshared(self, targets: tuple[str, ...], sources: tuple[str, ...]) -> UnsharedPath | None:
+        """Return a path that executors on other machines do not see as this one does. May raise a FlintlockError."""
         ...
 
 

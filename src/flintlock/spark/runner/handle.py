@@ -195,7 +195,8 @@ class ForkedRunner:
             await self._make_scratch()
             await self._confine(task)
             await self._capture(log_path)
-            secrets = await files.changed_inputs() or await self._read_secrets(task.graph)
+            problem = await files.changed_inputs() or await files.unshared_path()
+            secrets = problem or await self._read_secrets(task.graph)
             if isinstance(secrets, Failure):
                 yield TaskFailed(failure=secrets)
                 return

@@ -18,8 +18,9 @@ from msgspec import structs
 
 from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import StepName
+from flintlock.model.jobgraph import EngineKind
 from flintlock.model.manifests import Manifest, difference, manifest_of
-from flintlock.model.operations import SaveMode, Sink
+from flintlock.model.operations import SaveMode, Sink, Source
 from flintlock.model.staging import staged_sinks
 from flintlock.model.tasks import (
     DeployTask,
@@ -64,6 +65,20 @@ class TaskFiles:
     async def changed_inputs(self) -> Failure | None:
         """Return the failure of a task whose inputs are not as they were written; None if they are."""
         return await self._changed(self._task.inputs, self._task.manifests)
+
+    async def unshared_path(self) -> Failure | None:
+        """Return the failure of a task that reads or writes a path which executors see elsewhere; None if none does."""
+        if self._engine is None or self._task.graph.engine is EngineKind.DEDICATED:
+            return None
+        targets, sources = _paths_of(self._task)
+        try:
+            found = await self._engine.find_unshared(tuple(targets), tuple(sources))
+        except FlintlockError as error:
+            return _engine_failure("paths could not be tested", error)
+        if found is None:
+            return None
+        step = targets.get(found.path) or sources.get(found.path)
+        return Failure(kind=FailureKind.CONFIGURATION, message=found.reason, exception="PathNotShared", step=step)
 
     async def explain(self, failed: TaskFailed) -> TaskFailed:
         """Return the failure of a task: a missing input, whatever its error says, if an input has changed."""
@@ -168,6 +183,22 @@ class TaskFiles:
         if self._engine is None:
             raise Unavailable("there is no engine to list files with")
         return await self._engine.list_files(path, with_sizes=with_sizes, durable=durable)
+
+
+def _paths_of(task: DeployTask) -> tuple[dict[str, StepName], dict[str, StepName]]:
+    """Return the steps of a task by the paths that they write, and by those that they read."""
+    targets: dict[str, StepName] = {}
+    sources: dict[str, StepName] = {}
+    steps = frozenset(task.region.steps)
+    for vertex in task.graph.vertices:
+        match vertex.operation:
+            case Sink(path=str(path)) if vertex.name in steps:
+                targets[path] = vertex.name
+            case Source(paths=paths) if vertex.name in steps:
+                sources.update(dict.fromkeys(paths, vertex.name))
+            case _:
+                pass
+    return targets, sources
 
 
 def _with_counts(output: StepOutput, counted: TaskMetrics | None) -> StepOutput:

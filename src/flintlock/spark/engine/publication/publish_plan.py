@@ -35,6 +35,13 @@ class MaterialisedStep(Struct, frozen=True, kw_only=True, tag="materialised-step
     path: str
 
 
+class UnsharedPath(Struct, frozen=True, kw_only=True):
+    """A path that executors on other machines do not see as this one does."""
+
+    path: str
+    reason: str
+
+
 class FileListing(Struct, frozen=True, kw_only=True):
     """The files below a path; a path that does not exist has none."""
 
