@@ -703,9 +703,10 @@ export interface ParallelismBoundsRequest {
   readonly upperBound: number;
 }
 
-/** `function: {pickle: …}`: the name of an artifact that holds a cloudpickled function. */
+/** `function: {pickle: …}`: the name of an artifact that holds a cloudpickled function, and where it was defined. */
 export interface PickleSpec {
   readonly pickle: string;
+  readonly place?: string;
 }
 
 /** A job's plan. */
@@ -738,6 +739,7 @@ export interface PlanNode {
   readonly definition?: string;
   readonly guarantee?: string;
   readonly uid?: string;
+  readonly schema?: string;
 }
 
 /** GET /jobs/:jobid/plan. */

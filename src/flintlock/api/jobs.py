@@ -151,6 +151,7 @@ class PlanNode(ApiStruct, frozen=True, kw_only=True, omit_defaults=True):
     definition: str = ""
     guarantee: str = ""  # what an output promises
     uid: str = ""  # of a query of a streaming job
+    schema: str = ""  # of a source, where the job declares it
 
 
 class Plan(ApiStruct, frozen=True, kw_only=True):

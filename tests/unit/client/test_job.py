@@ -3,6 +3,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ def test_functions_are_sent_as_pickles_with_versions() -> None:
 
     assert isinstance(operation, Function)
     assert operation.pickle in package.files
+    assert re.search(r"^function: .*priced at .*test_job\.py:\d+$", operation.describe())
     assert [item.kind for item in package.graph.artifacts] == [ArtifactKind.PICKLE]
     assert package.graph.client is not None
 

@@ -26,6 +26,15 @@ def check(rest: RestHarness, document: object, *files: str) -> Any:
     return rest.call("POST", "/jobs/check", json={"document": document, "files": list(files)}).json()
 
 
+def test_the_plan_has_the_schema_that_a_source_declares(rest: RestHarness) -> None:
+    source = {"format": "csv", "path": "/data/orders", "schema": "id BIGINT, amount DOUBLE"}
+    found = check(
+        rest, {"name": "j", "steps": {"orders": {"source": source}, "top": {"result": {}, "inputs": ["orders"]}}}
+    )
+
+    assert found["plan"]["nodes"][0]["schema"] == "id BIGINT, amount DOUBLE"
+
+
 def test_a_document_that_is_valid_has_a_plan_with_regions_and_guarantees(rest: RestHarness) -> None:
     found = check(rest, JOB, "lib.py")
     nodes = {node["step"]: node for node in found["plan"]["nodes"]}
@@ -33,6 +42,7 @@ def test_a_document_that_is_valid_has_a_plan_with_regions_and_guarantees(rest: R
     assert found.get("problems", []) == []
     assert found["regions"] == [["numbers"], ["scored", "top"]]
     assert nodes["numbers"]["definition"] == "SELECT id FROM range(5)"
+    assert "schema" not in nodes["numbers"]
     assert nodes["scored"]["inputs"][0]["exchange"] == "blocking"
     assert nodes["top"]["guarantee"]
 

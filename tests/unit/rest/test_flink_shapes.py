@@ -60,7 +60,7 @@ PATHS = {
     "taskmanager": "/taskmanagers/tm-1",
 }
 BEYOND = {
-    "inputs", "step", "kind", "definition", "guarantee", "sparkMaster",
+    "inputs", "step", "kind", "definition", "guarantee", "schema", "sparkMaster",
     "uid", "batch", "input-rows", "state-rows", "offsets", "watermark",
 }  # fmt: skip
 

@@ -30,6 +30,7 @@ export function StepPanel(props: {
     ["Kind", step.node.kind],
     ["Guarantee", step.node.guarantee],
     ["Uid", step.node.uid],
+    ["Schema", step.node.schema && <code key="schema">{step.node.schema}</code>],
     ["Parallelism", step.vertex?.parallelism],
     ["Region", region && (others.length === 0 ? `${region.region}` : `${region.region}, with ${others.join(", ")}`)],
     ["Now", step.latest?.activity],

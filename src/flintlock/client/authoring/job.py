@@ -19,7 +19,14 @@ from msgspec import structs
 from flintlock.client.authoring.artifact_files import ArtifactFile, jar_file, module_names, py_file
 from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, finish, located_error, with_location
 from flintlock.client.authoring.requirement_files import environment_files
-from flintlock.client.authoring.source_locations import caller, file_of, place_of, place_of_function
+from flintlock.client.authoring.source_locations import (
+    MAX_PLACE,
+    caller,
+    file_of,
+    name_and_place,
+    place_of,
+    place_of_function,
+)
 from flintlock.client.authoring.step_arguments import (
     as_list,
     check_batch_function,
@@ -359,7 +366,7 @@ class Job:
             )
             key = f"function-{hashlib.sha256(content).hexdigest()[:16]}.pickle"
             pickles[key] = ArtifactFile(name=key, content=content, kind=ArtifactKind.PICKLE)
-            pickled = PickleSpec(pickle=key)
+            pickled = PickleSpec(pickle=key, place=name_and_place(function)[:MAX_PLACE])
             if steps[name].foreach_batch is not None:
                 steps[name] = structs.replace(steps[name], foreach_batch=pickled)
             else:

@@ -7,6 +7,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+MAX_PLACE: Final = 255
+"""The characters of a place that is sent with a job: a document may be long, its names may not."""
+
 _OWN_FOLDER: Final = str(Path(__file__).parent)
 
 
@@ -27,6 +30,12 @@ def place_of_function(function: object) -> str | None:
     """Return the file and line where a function is defined; None if it has no Python code."""
     code = getattr(function, "__code__", None)
     return None if code is None else f"{display_path(code.co_filename)}:{code.co_firstlineno}"
+
+
+def name_and_place(function: object) -> str:
+    """Return a function's name and where it is defined, as far as it has them."""
+    name, place = getattr(function, "__qualname__", ""), place_of_function(function)
+    return f"{name} at {place}" if name and place else name or place or ""
 
 
 def file_of(frame: FrameType) -> Path | None:

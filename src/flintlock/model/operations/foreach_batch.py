@@ -24,6 +24,7 @@ class ForeachBatch(StepOperation, frozen=True, kw_only=True, tag="foreachBatch")
 
     reference: str | None = None  # "package.module:name", found in the artifacts
     pickle: str | None = None  # an artifact's name
+    place: str = ""  # name, file and line of a pickled function, for people
 
     @property
     def guarantee(self) -> Guarantee:
@@ -31,8 +32,8 @@ class ForeachBatch(StepOperation, frozen=True, kw_only=True, tag="foreachBatch")
         return Guarantee.BATCH_ID
 
     def describe(self) -> str:
-        """Return the function's name, where it has one."""
-        return f"foreachBatch: {self.reference}" if self.reference else "foreachBatch: pickled"
+        """Return the function's name and, of a pickled one, where it was defined."""
+        return f"foreachBatch: {self.reference or self.place or 'pickled'}"
 
     def problems(self, inputs: int, artifacts: Collection[str]) -> Iterator[Problem]:
         """Yield what keeps the function from being found."""
@@ -43,4 +44,6 @@ class ForeachBatch(StepOperation, frozen=True, kw_only=True, tag="foreachBatch")
 
 def read(given: str | PickleSpec, fill: Fill) -> ForeachBatch:  # noqa: ARG001 - a name has no parameters
     """Return the operation that the document describes."""
-    return ForeachBatch(pickle=given.pickle) if isinstance(given, PickleSpec) else ForeachBatch(reference=given)
+    if isinstance(given, PickleSpec):
+        return ForeachBatch(pickle=given.pickle, place=given.place)
+    return ForeachBatch(reference=given)

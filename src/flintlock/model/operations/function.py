@@ -19,10 +19,11 @@ class Function(StepOperation, frozen=True, kw_only=True, tag="function"):
 
     reference: str | None = None  # "package.module:name", found in the artifacts
     pickle: str | None = None  # an artifact's name
+    place: str = ""  # name, file and line of a pickled function, for people
 
     def describe(self) -> str:
-        """Return the function's name, where it has one."""
-        return f"function: {self.reference}" if self.reference else "function: pickled"
+        """Return the function's name and, of a pickled one, where it was defined."""
+        return f"function: {self.reference or self.place or 'pickled'}"
 
     def problems(self, inputs: int, artifacts: Collection[str]) -> Iterator[Problem]:  # noqa: ARG002 - any number will do
         """Yield what keeps the function from being found."""
@@ -42,11 +43,14 @@ def function_problems(
 
 
 class PickleSpec(StepForm, frozen=True, kw_only=True):
-    """`function: {pickle: …}`: the name of an artifact that holds a cloudpickled function."""
+    """`function: {pickle: …}`: the name of an artifact that holds a cloudpickled function, and where it was defined."""
 
     pickle: str
+    place: str = ""
 
 
 def read(given: str | PickleSpec, fill: Fill) -> Function:  # noqa: ARG001 - a name has no parameters
     """Return the operation that the document describes."""
-    return Function(pickle=given.pickle) if isinstance(given, PickleSpec) else Function(reference=given)
+    if isinstance(given, PickleSpec):
+        return Function(pickle=given.pickle, place=given.place)
+    return Function(reference=given)

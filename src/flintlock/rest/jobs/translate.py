@@ -16,7 +16,7 @@ from flintlock.model.failure_text import headline, render
 from flintlock.model.ids import JobId, RegionId
 from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex
 from flintlock.model.jobs import ExceptionEntry, ExecutionInfo, JobSnapshot
-from flintlock.model.operations import Sql
+from flintlock.model.operations import Source, Sql
 from flintlock.model.regions import Region
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import Failure
@@ -111,6 +111,7 @@ def _node(graph: JobGraph, vertex: JobVertex, parallelism: int) -> shapes.PlanNo
         definition=abbreviated(operation.query if isinstance(operation, Sql) else vertex.description, _MAX_DEFINITION),
         guarantee=vertex.guarantee.value if vertex.guarantee is not None else "",
         uid=vertex.uid or "",
+        schema=abbreviated(operation.schema or "", _MAX_DEFINITION) if isinstance(operation, Source) else "",
     )
 
 
