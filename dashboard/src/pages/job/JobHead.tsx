@@ -70,12 +70,22 @@ function Actions(props: {
   const config = useApi<DashboardConfig>("/config");
   if (hasEnded(job))
     return (
-      <ConfirmButton
-        label="Run again"
-        question={`Run ${job.name} again?`}
-        consequence="A new job with the same graph and the same parameters is submitted. This one stays as it is."
-        action={(requestId) => rerun(job.jid, requestId)}
-      />
+      <>
+        {job.state === "FAILED" && job["job-type"] !== "STREAMING" && (
+          <ConfirmButton
+            label="Continue from the failure"
+            question={`Run ${job.name} again from where it failed?`}
+            consequence="A new job with the same graph and the same parameters is submitted. What had finished before the failure is neither run nor published again; results that are missing or changed are computed again. This job stays as it is."
+            action={(requestId) => rerun(job.jid, requestId, true)}
+          />
+        )}
+        <ConfirmButton
+          label="Run again"
+          question={`Run ${job.name} again?`}
+          consequence="A new job with the same graph and the same parameters is submitted, and runs from its beginning. This one stays as it is."
+          action={(requestId) => rerun(job.jid, requestId, false)}
+        />
+      </>
     );
   const maySave = takesSavepoints(job) && !props.stopping;
   const mayEnd = config.data?.features["web-cancel"] === true;
@@ -128,9 +138,9 @@ async function cancel(id: string, force: boolean): Promise<void> {
   refresh(new Set([id]));
 }
 
-async function rerun(id: string, requestId: string): Promise<void> {
+async function rerun(id: string, requestId: string, fromFailed: boolean): Promise<void> {
   const headers = { "Content-Type": "application/json", "Idempotency-Key": requestId };
-  const response = await send(`/jobs/${id}/rerun`, { method: "POST", headers, body: "{}" });
+  const response = await send(`/jobs/${id}/rerun`, { method: "POST", headers, body: JSON.stringify(fromFailed ? { "from-failed": true } : {}) });
   const { jobid } = (await response.json()) as SubmittedJob;
   goTo({ page: "job", id: jobid, tab: "graph", step: "" });
 }
