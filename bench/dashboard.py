@@ -178,7 +178,7 @@ def _follow(port: int, dashboards: int, ended: threading.Event) -> None:
         for _ in range(dashboards):
             stream = open_sockets.enter_context(socket.create_connection(("127.0.0.1", port)))
             other = open_sockets.enter_context(socket.create_connection(("127.0.0.1", port)))
-            stream.sendall(http("GET", "/events"))
+            stream.sendall(http("GET", "/events?cluster=true"))
             read_at[stream], documents[stream] = 0.0, other
             selector.register(stream, selectors.EVENT_READ)
             selector.register(other, selectors.EVENT_READ)
@@ -189,6 +189,8 @@ def _follow(port: int, dashboards: int, ended: threading.Event) -> None:
                     raise RuntimeError("the JobManager has closed a connection")
                 if ready in documents and time.perf_counter() - read_at[ready] >= _REFRESH_S:
                     read_at[ready] = time.perf_counter()
-                    documents[ready].sendall(http("GET", "/overview") + http("GET", "/resources"))
+                    documents[ready].sendall(
+                        http("GET", "/overview") + http("GET", "/resources") + http("GET", "/jobmanagers")
+                    )
         if not all(read_at.values()):
             raise RuntimeError("an open dashboard has received no event")

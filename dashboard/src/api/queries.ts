@@ -50,7 +50,6 @@ function intervalOf<T>({ everyMs = false }: Options<T>): number | false | ((quer
 /** Whether a path shows something of these jobs, or counts jobs. */
 export function concerns(path: string, jobs: ReadonlySet<string>): boolean {
   const [, first, second = "", third = ""] = path.split(/[/?]/);
-  if (first === "quarantine") return true;
   if (first === "taskmanagers") return third !== "metrics"; // those are read at regular times
   if (first === "overview" || first === "resources") return true;
   return first === "jobs" && (second === "overview" || jobs.has(second));

@@ -1,7 +1,7 @@
 import type { ReactNode } from "react";
 
 import { send } from "../../api/http.ts";
-import { refresh, useApi } from "../../api/queries.ts";
+import { queryClient, refresh, useApi } from "../../api/queries.ts";
 import { hasRole } from "../../api/roles.ts";
 import type { CallerInfo, QuarantineEntry, QuarantineListing } from "../../api/types.ts";
 import { useClusterTime } from "../../live/LiveProvider.tsx";
@@ -78,4 +78,5 @@ function Actions({ job }: { readonly job: QuarantineEntry }): ReactNode {
 async function act(id: string, method: string, path: string): Promise<void> {
   await send(`/quarantine/${id}${path}`, { method });
   refresh(new Set([id]));
+  void queryClient.invalidateQueries({ queryKey: ["/quarantine"] }); // no event reports it: it happens when a leader begins
 }
