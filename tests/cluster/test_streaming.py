@@ -142,7 +142,10 @@ def test_a_query_that_would_skip_batches_of_its_sink_is_refused(b: RunnerHarness
 
     assert failure.kind is FailureKind.CONFIGURATION
     assert failure.step == "files"
-    assert "were written by another streaming query, up to its batch 1, and this one begins anew" in failure.message
+    assert (
+        "were written by another streaming query, up to its batch 1, and this one starts from the beginning"
+        in failure.message
+    )
 
 
 def test_a_function_gets_each_batch_once_with_its_id(b: RunnerHarness) -> None:

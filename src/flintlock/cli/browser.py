@@ -34,7 +34,7 @@ def spark_ui(
     *, task_manager: str | None, opens: bool | None, as_json: bool, urls: tuple[str, ...], conf: Path | None,
     state_dir: str | None,
 ) -> None:  # fmt: skip
-    """Open Spark's own UI of a TaskManager's engine in a browser. Whoever has the link can use it, for an hour."""
+    """Open Spark's own UI of a TaskManager's engine in a browser. The link works for an hour, for all who have it."""
     with connect(urls, conf, state_dir) as client:
         link = client.spark_ui_link(task_manager or _only(client.task_managers()))
     _show(link, opens=opens, as_json=as_json)

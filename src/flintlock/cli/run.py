@@ -443,7 +443,7 @@ def print_end(
         if any(text in failure.message for text in _NEEDS_A_DRIVER) and end.engine == EngineKind.SHARED:
             click.echo("(SparkContext and RDDs need a dedicated Spark driver: add --engine dedicated)", err=True)
         if not verbose and (failure.stack_trace or failure.jvm_stack_trace):
-            click.echo("(--verbose shows the whole stack traces)", err=True)
+            click.echo("(use --verbose for full stack traces)", err=True)
     if not quiet:
         click.echo(summary_line(end, elapsed_s), err=True)
 

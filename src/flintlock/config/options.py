@@ -210,7 +210,7 @@ SAVEPOINTS_DIR: Final = Option(
 )  # fmt: skip
 RESTORE_PATH: Final = Option(
     key="execution.state-recovery.path", parse=str, kind="a path", default="", scope=Scope.JOB,
-    unset="the job begins anew",
+    unset="the job starts from the beginning",
     description="The savepoint that a streaming job begins from (`flintlock run -s`): a directory that the JobManagers"
     " can read.",
 )  # fmt: skip

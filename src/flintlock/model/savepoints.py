@@ -173,7 +173,7 @@ def restore_problems(
         if saved.sources and len(saved.sources) != len(sources):
             problems.append(
                 f"{uid}: reads {', '.join(sources)}, and was saved with {', '.join(saved.sources)}: the number of"
-                " streaming sources of a query cannot change. Give it another uid to begin anew"
+                " streaming sources of a query cannot change. Give it another uid to start it from the beginning"
             )
         at = sinks.get(uid)
         if at is not None and at > saved.batch:

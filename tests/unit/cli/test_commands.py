@@ -767,7 +767,7 @@ def test_a_run_that_fails_shows_the_failure_and_ends_with_1(capsys: pytest.Captu
 
     output = capsys.readouterr().err
     assert "Step 'two' failed (user code)\n  ZeroDivisionError: division by zero" in output
-    assert "(--verbose shows the whole stack traces)" in output
+    assert "(use --verbose for full stack traces)" in output
     assert "all of it" not in output
 
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
+
+import click
+
+from flintlock.cli.main import app
+from flintlock.config.options import OPTIONS
 
 ROOT = Path(__file__).parents[3]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "src").rglob("*.py")]
@@ -47,9 +54,37 @@ PHRASES = (
     "What stands here",
     "The process lives",
     "Nobody leads",
+    "own code has written",
+    "shows the whole stack",
+)
+
+#: Words that say less than the noun that they stand for, in what users read.
+WORDS = re.compile(
+    r"\b(?:whoever|nobody|somebody|anew|in earnest|mends?|mended|bur(?:y|ies|ied)|told)\b", re.IGNORECASE
 )
 
 
 def test_no_page_has_a_phrase_that_was_replaced() -> None:
     texts = {page.relative_to(ROOT): " ".join(page.read_text(encoding="utf-8").split()) for page in PAGES}
     assert [(str(page), phrase) for page, text in texts.items() for phrase in PHRASES if phrase in text] == []
+
+
+def helps(command: click.Command, name: str) -> Iterator[tuple[str, str]]:
+    """Yield the help of a command and of those below it."""
+    context = click.Context(command, info_name=name)
+    yield name, command.get_help(context)
+    if isinstance(command, click.Group):
+        for below in command.list_commands(context):
+            found = command.get_command(context, below)
+            assert found is not None
+            yield from helps(found, f"{name} {below}")
+
+
+def test_help_options_and_pages_name_their_subject() -> None:
+    pages = [page for page in PAGES if page.suffix == ".md" and page.name != "CHANGELOG.md"]
+    texts = {
+        **{str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in pages},
+        **dict(helps(app, "flintlock")),
+        **{option.key: f"{option.description} {option.unset}" for option in OPTIONS},
+    }
+    assert [(place, found.group()) for place, text in texts.items() if (found := WORDS.search(text))] == []

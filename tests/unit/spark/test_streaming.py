@@ -377,7 +377,11 @@ def test_a_query_does_not_wait_forever_for_its_predecessor() -> None:
 @pytest.mark.parametrize(
     ("sink_log", "offsets", "message"),
     [
-        (["0", "1"], [], "written by another streaming query, up to its batch 1, and this one begins anew"),
+        (
+            ["0", "1"],
+            [],
+            "written by another streaming query, up to its batch 1, and this one starts from the beginning",
+        ),
         (["9.compact", "10"], ["8", "9"], "has batch 10, but the checkpoint .* ends at batch 9"),
     ],
 )

@@ -417,7 +417,8 @@ def sink_ahead(path: str, written: int, planned: int | None) -> str:
     if planned is None:
         return (
             f"the files in {path} were written by another streaming query, up to its batch {written}, and this one"
-            " begins anew: Spark would skip its first batches without a word. Choose another path, or remove the files"
+            " starts from the beginning: Spark would skip its first batches without a word. Choose another path, or"
+            " remove the files"
         )
     return (
         f"the sink {path} has batch {written}, but the checkpoint of this query ends at batch {planned}: Spark would"
