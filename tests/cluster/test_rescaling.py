@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -232,3 +233,53 @@ def test_a_streaming_job_is_rescaled_while_it_runs_with_every_row_once(standing:
     assert {step.parallelism.upper for step in required.values()} == {1}
     assert [attempt.state for attempt in region.attempts] == ["CANCELED", "RUNNING"]
     assert [tuple(row) for row in found] == [(minute, 1) for minute in range(minutes - 1)]
+
+
+def test_a_job_takes_the_place_of_another_one_and_a_bad_one_is_followed_by_the_former(
+    standing: Processes, tmp_path: Path
+) -> None:
+    """Every row once, over two upgrades: one that works, and one whose first batch fails."""
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    numbers = itertools.count()
+
+    def arrive(files: int) -> None:
+        for number in itertools.islice(numbers, files):
+            (source / f".{number}").write_text(json.dumps({"n": number}) + "\n")
+            (source / f".{number}").rename(source / f"{number}.json")
+
+    def job(query: str) -> fl.Job:
+        made = fl.Job("numbers", parallelism=1)
+        options = {"maxFilesPerTrigger": 1}
+        events = made.source("events", format="json", path=source, schema="n LONG", options=options, stream=True)
+        mapped = made.sql("mapped", query, inputs=[events])
+        trigger = {"processingTime": "1 second"}
+        made.sink("files", mapped, format="parquet", path=out, uid=UID, trigger=trigger)
+        return made
+
+    rows = fl.Job("rows", parallelism=1)
+    found = rows.source("out", format="parquet", path=out)
+    rows.result("all", rows.sql("sorted", "SELECT n, v FROM out ORDER BY n", inputs=[found]), limit=100)
+
+    def written(count: int) -> None:
+        until("its rows", lambda: len([*out.glob("*.parquet")]) >= count or None)
+
+    with fl.connect(standing.url) as client:
+        arrive(3)
+        first = client.submit(job("SELECT n, 1 AS v FROM events"))
+        written(3)
+        second = client.upgrade(first, job("SELECT n, 2 AS v FROM events"), timeout_s=240)
+        arrive(3)
+        written(6)
+        third = client.upgrade(second, job("SELECT n, CAST(raise_error('no') AS INT) AS v FROM events"), timeout_s=240)
+        arrive(3)
+        until("the failure", lambda: third.status == "FAILED" or None)
+        written(9)
+        fourth = client.find(third.attempts().successor)
+        fourth.stop(timeout_s=240)
+        table = client.submit(rows).wait(240).result("all").rows()
+
+        assert (first.attempts().successor, second.attempts().upgrade_of) == (second.id, first.id)
+        assert second.attempts().successor == third.id
+        assert (fourth.attempts().rerun_of, fourth.attempts().name) == (second.id, "numbers")
+    assert [tuple(row) for row in table] == [(n, 1 if n < 3 else 2) for n in range(9)]

@@ -428,6 +428,8 @@ export interface JobAttempts {
   readonly "failures-omitted"?: number;
   readonly "submitted-by"?: string;
   readonly "rerun-of"?: string;
+  readonly "upgrade-of"?: string;
+  readonly successor?: string;
   readonly "waits-for"?: string;
   readonly labels?: Readonly<Record<string, string>>;
   readonly "start-time"?: number;
@@ -494,6 +496,8 @@ export interface JobDetails {
   readonly labels?: Readonly<Record<string, string>>;
   readonly "submitted-by"?: string;
   readonly "rerun-of"?: string;
+  readonly "upgrade-of"?: string;
+  readonly successor?: string;
 }
 
 /** One entry of GET /jobs. */

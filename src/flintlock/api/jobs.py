@@ -209,6 +209,8 @@ class JobDetails(ApiStruct, frozen=True, kw_only=True, omit_defaults=True):
     labels: dict[str, str] = field(default_factory=dict)  # not dict[…]: msgspec omits this default only
     submitted_by: str = field(default="", name="submitted-by")
     rerun_of: str = field(default="", name="rerun-of")
+    upgrade_of: str = field(default="", name="upgrade-of")
+    successor: str = ""
 
 
 class ExecutionConfig(KebabCase, frozen=True, kw_only=True):
@@ -468,6 +470,8 @@ class JobAttempts(ApiStruct, frozen=True, kw_only=True):
     failures_omitted: int = field(default=0, name="failures-omitted")  # failures between those
     submitted_by: str = field(default="", name="submitted-by")
     rerun_of: str = field(default="", name="rerun-of")  # the job that this one runs again
+    upgrade_of: str = field(default="", name="upgrade-of")  # the job whose place this one has taken
+    successor: str = ""  # the job that has taken its place
     waits_for: str = field(default="", name="waits-for")  # what a RUNNING job waits for, if none of its regions runs
     labels: dict[str, str] = field(default_factory=dict[str, str])
     start_time: int = field(default=0, name="start-time")

@@ -47,6 +47,8 @@ def status(*, job: str, verbose: bool, as_json: bool, urls: tuple[str, ...], con
     for title, value in (
         ("submitted by ", found.submitted_by),
         ("rerun of ", found.rerun_of),
+        ("upgrade of ", found.upgrade_of),
+        ("succeeded by ", found.successor),
         ("labels: ", label_text(found.labels)),
     ):
         if value:

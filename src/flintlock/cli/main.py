@@ -43,6 +43,9 @@ COMMANDS: Final[Mapping[str, CommandRow]] = {
     "cancel": CommandRow(home="flintlock.cli.jobs:cancel", help="Cancel a job."),
     "rescale": CommandRow(home="flintlock.cli.jobs:rescale", help="Change how many slots a job may use."),
     "savepoint": CommandRow(home="flintlock.cli.savepoints:savepoint", help="Save where a streaming job is."),
+    "upgrade": CommandRow(
+        home="flintlock.cli.savepoints:upgrade", help="Replace a streaming job by another one, from where it is."
+    ),
     "stop": CommandRow(home="flintlock.cli.savepoints:stop", help="End a streaming job with a savepoint."),
     "logs": CommandRow(home="flintlock.cli.output:logs", help="Print the output of a job's own code."),
     "threads": CommandRow(home="flintlock.cli.output:threads", help="Print what a job's running code does now."),

@@ -31,6 +31,7 @@ from flintlock.config.options import (
     RESTORE_CLAIM_MODE,
     RESTORE_IGNORE_UNCLAIMED,
     RESTORE_PATH,
+    RESTORE_REWIND_SINKS,
 )
 from flintlock.model.application import ApplicationStatus
 from flintlock.model.errors import Refused
@@ -154,6 +155,8 @@ class RunCommand(click.Command):
 @click.option(
     "--claim", is_flag=True, help="Let the restored queries keep their ids, in place of the job that was saved."
 )
+@click.option("--rewind-sinks", is_flag=True,
+              help="Move what file sinks have got after the savepoint out of them.")  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="Show whole stack traces of a failure.")
 @click.option("-q", "--quiet", is_flag=True, help="Do not show progress.")
 @module_option
@@ -164,7 +167,8 @@ def run(
     *,
     target: str, args: tuple[str, ...], detached: bool, attached: bool, kind: str | None, local: bool, verbose: bool,
     quiet: bool, as_json: bool, as_module: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None,
-    from_savepoint: str | None, allow_non_restored_state: bool, claim: bool, **given: Any,
+    from_savepoint: str | None, allow_non_restored_state: bool, claim: bool, rewind_sinks: bool,
+    **given: Any,
 ) -> int:  # fmt: skip
     """Run TARGET and show its progress until it ends.
 
@@ -177,7 +181,9 @@ def run(
     from flintlock.client.authoring.targets import ProgramJob, read_target
     from flintlock.client.running import RunOptions, run_job, run_per_job
 
-    given["defines"] += _restore_defines(from_savepoint, allow_unclaimed=allow_non_restored_state, claim=claim)
+    given["defines"] += _restore_defines(
+        from_savepoint, allow_unclaimed=allow_non_restored_state, claim=claim, rewind_sinks=rewind_sinks
+    )
     settings, directory = read_settings(conf, state_dir, given["defines"])
     where = _target_kind(kind, urls, local=local)
     if attached and detached:
@@ -220,17 +226,20 @@ def run(
         return 0 if finished and outcome.status in (None, ApplicationStatus.SUCCEEDED) else 1
 
 
-def _restore_defines(savepoint: str | None, *, allow_unclaimed: bool, claim: bool) -> tuple[str, ...]:
-    """Return the options of the job that -s, -n and --claim stand for."""
+def _restore_defines(
+    savepoint: str | None, *, allow_unclaimed: bool, claim: bool, rewind_sinks: bool
+) -> tuple[str, ...]:
+    """Return the options of the job that -s, -n, --claim and --rewind-sinks stand for."""
     if savepoint is None:
-        if allow_unclaimed or claim:
-            raise Refused("-n and --claim say how a job is restored: give the savepoint with -s")
+        if allow_unclaimed or claim or rewind_sinks:
+            raise Refused("-n, --claim and --rewind-sinks say how a job is restored: give the savepoint with -s")
         return ()
     path = savepoint if ":" in savepoint else str(Path(savepoint).absolute())
     return (
         f"{RESTORE_PATH.key}={path}",
         *((f"{RESTORE_IGNORE_UNCLAIMED.key}=true",) if allow_unclaimed else ()),
         *((f"{RESTORE_CLAIM_MODE.key}=CLAIM",) if claim else ()),
+        *((f"{RESTORE_REWIND_SINKS.key}=true",) if rewind_sinks else ()),
     )
 
 

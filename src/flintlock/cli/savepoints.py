@@ -1,11 +1,14 @@
-"""`flintlock savepoint`, `stop`."""
+"""`flintlock savepoint`, `stop`, `upgrade`."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
+import msgspec
 
+from flintlock.cli.run import job_options, overrides_of
 from flintlock.cli.settings import (
     cluster_options,
     connect,
@@ -67,15 +70,47 @@ def stop(*, job: str, directory: str | None, as_json: bool, urls: tuple[str, ...
         click.echo(location)
 
 
+@click.command()
+@job_argument
+@click.argument("target")
+@click.option("-n", "--allow-non-restored-state", is_flag=True,
+              help="Drop the state of queries that TARGET does not have.")  # fmt: skip
+@job_options
+@json_option
+@cluster_options
+def upgrade(*, job: str, target: str, allow_non_restored_state: bool, as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None, **given: Any) -> None:  # fmt: skip # noqa: E501
+    """Have TARGET take the place of a streaming job that runs, from where that is, and print the new job's id.
+
+    JOB is as for `flintlock savepoint`, TARGET a job graph as for `flintlock run`. What does not fit the state of the
+    job is refused, and the job is not changed; else it is stopped with a savepoint, which TARGET begins from. If TARGET
+    fails before its first batch, the former job runs again. The new job has the name of the former one.
+    """
+    from flintlock.client.authoring.targets import ProgramJob, read_target
+
+    overrides = overrides_of(**given)
+    graph = read_target(target, (), connect=not overrides.needs_driver)
+    if isinstance(graph, ProgramJob):
+        raise Refused(f"{target} is a program: only job graphs can take the place of a streaming job")
+    with connect(urls, conf, state_dir) as client:
+        former = client.find(job, unambiguous=True)
+        new = client.upgrade(former, graph, overrides=overrides, allow_non_restored_state=allow_non_restored_state)
+    if as_json:
+        print_json({"jobid": new.id, "upgrade-of": former.id})
+    else:
+        click.echo(new.id)
+
+
 def _inspect(place: Path, *, as_json: bool) -> None:
     from flintlock.model.savepoints import MANIFEST, decode_manifest
+    from flintlock.savepoints.inspecting import saved_states
 
     try:
         manifest = decode_manifest((place / MANIFEST).read_bytes())
     except OSError as error:
         raise NotFound(f"{place} is not a savepoint: it has no file {MANIFEST} that can be read") from error
+    states = saved_states(place, manifest)
     if as_json:
-        print_json(manifest)
+        print_json({**msgspec.to_builtins(manifest), "states": msgspec.to_builtins(states)})
         return
     size = sum(file.size for file in manifest.files)
     click.echo(f"savepoint of {manifest.job_name}  {manifest.job_id}")
@@ -95,5 +130,20 @@ def _inspect(place: Path, *, as_json: bool) -> None:
     ]
     for line in aligned(("UID", "STEP", "BATCH", "SINK BATCH", "STATE PARTITIONS", "OFFSETS"), rows):
         click.echo(line)
+    if states:
+        click.echo("")
+        found = [
+            (
+                state.uid,
+                str(state.operator),
+                str(state.partitions),
+                "-" if state.rows is None else str(state.rows),
+                str(state.bytes),
+                " | ".join(state.schemas),
+            )
+            for state in states
+        ]
+        for line in aligned(("UID", "OPERATOR", "PARTITIONS", "ROWS", "BYTES", "STATE (keys | values)"), found):
+            click.echo(line)
     if len(rows) > 1:
         click.echo("each query is consistent in itself; they were saved one after another")

@@ -225,6 +225,17 @@ RESTORE_CLAIM_MODE: Final = Option(
     description="Whether the restored queries get new ids (NO_CLAIM), or continue under the ids that were saved (CLAIM,"
     " `flintlock run --claim`). The savepoint itself is never changed.",
 )  # fmt: skip
+RESTORE_REWIND_SINKS: Final = Option(
+    key="execution.state-recovery.rewind-sinks", parse=boolean, kind=_YES_NO, default=False, scope=Scope.JOB,
+    description="Move what file sinks have got after the savepoint out of them (`flintlock run --rewind-sinks`), into"
+    " `.flintlock-rewound-<job>` in the sink. Otherwise a sink that is ahead of the savepoint is refused.",
+)  # fmt: skip
+UPGRADE_OF: Final = Option(
+    key="execution.upgrade-of", parse=str, kind="the id of a job", default="", scope=Scope.JOB,
+    unset="the job takes the place of no other",
+    description="The running streaming job whose place this one takes (`flintlock upgrade`): that one is stopped with a"
+    " savepoint, which this one begins from.",
+)  # fmt: skip
 CHECKPOINT_RETENTION: Final = Option(
     key="execution.checkpointing.externalized-checkpoint-retention",
     parse=one_of("DELETE_ON_CANCELLATION", "RETAIN_ON_CANCELLATION", "NO_EXTERNALIZED_CHECKPOINTS"),

@@ -94,9 +94,19 @@ class JobChanger:
         self._writes: Final = writes
         self._operations: Final = operations
         self._savepoints: Final = savepoints
-        self._saving: Final = asyncio.Lock()  # locked while a savepoint is made: the checkpoints must stay
+        self.saving: Final = asyncio.Lock()  # locked while a savepoint is made: the checkpoints must stay
         self._updating = False  # a change is in progress, or was when a former leader died
         self._settling = False  # a change got no answer from the store, and is reverted
+
+    @property
+    def successor(self) -> str:
+        """The job that takes the place of this one, which was stopped for it; "" if there is none."""
+        return self._operations.successor
+
+    def check_not_stopping(self, job_id: JobId) -> None:
+        """Raise Conflict if the job is being stopped."""
+        if any(isinstance(each.command, StopJob) for each in self._operations.in_progress):
+            raise Conflict(f"job {job_id} is being stopped")
 
     async def rescale(self, job: ChangeableJob, command: RescaleJob, done: asyncio.Future[None]) -> None:
         """Persist who requests it, then what the job may use, and pass it to the JobMaster; `done` gets the outcome."""
@@ -174,7 +184,7 @@ class JobChanger:
 
     async def fail_unfinished(self, reason: str) -> None:
         """Complete all operations in progress as failed: the job has ended. A savepoint being made is waited for."""
-        async with self._saving:
+        async with self.saving:
             await self._operations.fail_unfinished(reason)
 
     async def _carry_out(self, job: ChangeableJob, operation: JobOperation, *, resumed: bool = False) -> None:
@@ -201,7 +211,7 @@ class JobChanger:
         """
         error: FlintlockError | None = None
         location = ""
-        async with self._saving:
+        async with self.saving:
             try:
                 job.check_runs()
                 location = await self._savepoints.save(job.stored.graph, operation.trigger_id, command.target_directory)
@@ -291,7 +301,7 @@ class JobChanger:
         """
         self._updating = True
         try:
-            async with self._saving:
+            async with self.saving:
                 job.check_runs()
                 rescaling = job.stored.rescaling
                 if rescaling is None or rescaling.trigger_id != operation.trigger_id:

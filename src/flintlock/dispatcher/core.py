@@ -17,15 +17,15 @@ from typing import Final
 from msgspec import structs
 
 from flintlock.config.configuration import Configuration, Scope, config_problems
-from flintlock.config.options import OPTIONS, PARALLELISM_OVERRIDES
+from flintlock.config.options import OPTIONS, PARALLELISM_OVERRIDES, RESTORE_CLAIM_MODE, RESTORE_PATH, UPGRADE_OF
 from flintlock.ha.store_rules import duplicate_job
 from flintlock.model.application import STATUS_OF_JOB, ApplicationStatus, is_program_key
 from flintlock.model.checking.graphcheck import MAX_PARALLELISM, in_order, invalid_job, problems_of
 from flintlock.model.checking.problems import MAX_MESSAGE, Problem, abbreviated, reported
 from flintlock.model.commands import RescaleJob
-from flintlock.model.errors import Conflict, DuplicateJob, InvariantBroken, KeyReused
+from flintlock.model.errors import Conflict, DuplicateJob, InvariantBroken, KeyReused, Refused
 from flintlock.model.ids import BlobKey, JobId, TriggerId, is_job_id
-from flintlock.model.jobgraph import JobGraph, Versions
+from flintlock.model.jobgraph import JobGraph, JobType, Versions, vertex_id
 from flintlock.model.jobs import (
     ExecutionInfo,
     JobOutcome,
@@ -36,6 +36,7 @@ from flintlock.model.jobs import (
     KeptResults,
     ParallelismRange,
     RetentionReading,
+    StoredJob,
 )
 from flintlock.model.operations import Function
 from flintlock.model.regions import region_outputs, regions_of, shared_steps, values_of_region
@@ -330,6 +331,53 @@ def keeping_checkpoints(outcome: JobOutcome) -> JobOutcome:
 def blobs_of(graph: JobGraph) -> tuple[BlobKey, ...]:
     """Return the blobs that a job needs, each once."""
     return tuple(dict.fromkeys(artifact.blob for artifact in graph.artifacts))
+
+
+def blobs_of_job(job: StoredJob) -> tuple[BlobKey, ...]:
+    """Return the blobs that a stored job needs, each once: also those of the job whose place it takes."""
+    former = () if job.upgrade is None else blobs_of(job.upgrade.former)
+    return tuple(dict.fromkeys((*blobs_of(job.graph), *former)))
+
+
+def check_shared_checkpoints(graph: JobGraph, unshared: str, addresses: Iterable[str]) -> None:
+    """Raise Refused if a streaming job could not find its checkpoint again, because TaskManagers are on several hosts.
+
+    `unshared`: the directory of checkpoints, if it is one of the JobManager's machine that was not chosen.
+    """
+    hosts = sorted({address.rpartition(":")[0] for address in addresses})
+    if graph.job_type is JobType.STREAMING and unshared and len(hosts) > 1:
+        raise Refused(
+            f"TaskManagers are on {', '.join(hosts)}, and checkpoints of streaming jobs would be in {unshared} of each:"
+            " a query that is restarted on another host would begin anew. Set state.checkpoints.dir to a directory that"
+            " all of them share"
+        )
+
+
+def check_not_written(graph: JobGraph, others: Iterable[JobGraph]) -> None:
+    """Raise Conflict if another job writes to a sink of a graph: what that one writes would be moved away."""
+    own = {vertex.operation.target for vertex in graph.vertices if vertex.query is not None}
+    for other in others:
+        for vertex in other.vertices:
+            target = vertex.operation.target if not vertex.has_output else None
+            if target is not None and target in own:
+                raise Conflict(f"job {other.job_id} writes to {target}: stop it before the sink is taken back")
+
+
+def former_again(failed: JobGraph, former: JobGraph) -> JobGraph:
+    """Return the graph of a job that was upgraded, to run again from the savepoint that the failed one began from.
+
+    Its id follows from the failed job's, so that it is submitted once.
+    """
+    job_id = JobId(vertex_id(failed.job_id, "the job before the upgrade"))
+    restored = {key: failed.config[key] for key in (RESTORE_PATH.key, RESTORE_CLAIM_MODE.key)}
+    return structs.replace(
+        former,
+        job_id=job_id,
+        config={**{key: value for key, value in former.config.items() if key != UPGRADE_OF.key}, **restored},
+        client_timeout_s=None,
+        vertices=tuple(structs.replace(vertex, id=vertex_id(job_id, vertex.name)) for vertex in former.vertices),
+        rerun_of=former.job_id,
+    )
 
 
 def recorded_scratch(progress: Iterable[RegionRecord]) -> tuple[str, ...]:

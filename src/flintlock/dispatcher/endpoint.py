@@ -44,6 +44,7 @@ from flintlock.dispatcher.retention_clock import RetentionClock
 from flintlock.dispatcher.services import DispatcherServices, TermServices
 from flintlock.dispatcher.submission import Refuse, Submissions, accept_all, answer_unanswered
 from flintlock.dispatcher.tokens import TokenRegistry
+from flintlock.dispatcher.upgrading import Upgrades
 from flintlock.dispatcher.writes import TermWrites
 from flintlock.model import log_events
 from flintlock.model.application import ApplicationStatus, ShutDownCluster
@@ -123,6 +124,7 @@ class Dispatcher:
         refuse: Refuse = accept_all,
     ) -> None:
         configuration = services.configuration
+        upgrades = Upgrades(self, services.savepoints)
         self._services: Final = services
         self._stores: Final = term.stores
         self._gate: Final = term.gate
@@ -150,9 +152,10 @@ class Dispatcher:
             ended=self._ended,
             savepoints=services.savepoints,
             begin_child=self._begin_child,
+            upgrades=upgrades,
         )
         self.jobs: Final[dict[JobId, DispatchedJob]] = {}  # added when an id is reserved, removed when its task ends
-        self._submissions: Final = Submissions(services, self._shared, self, refuse)
+        self._submissions: Final = Submissions(services, self._shared, self, refuse, upgrades=upgrades)
         self._quarantine: Final = Quarantine(
             self._shared, self, lambda: JobRecovery(term.stores, services, term.gate, clock)
         )

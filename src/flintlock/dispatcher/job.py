@@ -19,7 +19,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import structlog
 from msgspec import structs
@@ -101,6 +101,19 @@ class JobServices:
     ended: EndedJobs
     savepoints: Savepoints
     begin_child: Callable[[Coroutine[Any, Any, None], str], None]  # ends with the Dispatcher; dropped after its stop
+    upgrades: Predecessors
+
+
+class Predecessors(Protocol):
+    """What a job that takes the place of another one needs."""
+
+    async def stop_predecessor(self, job: StoredJob) -> None:
+        """Stop the job whose place this one takes, with a savepoint; return when it has ended, however that was."""
+        ...
+
+    async def go_back(self, job: StoredJob) -> JobId | None:
+        """Run the former graph again if this job has failed before its first batch; return the id of that job."""
+        ...
 
 
 class DispatchedJob:
@@ -306,7 +319,7 @@ class DispatchedJob:
     async def _persist(self, accepted: asyncio.Future[Submitted]) -> bool:
         """Store the job and acknowledge it. False: it was refused or could not be stored, and was taken back."""
         job = self.stored
-        blobs = core.blobs_of(job.graph)
+        blobs = core.blobs_of_job(job)
         blobs_only = (CleanupResource.BLOBS,) if blobs else ()
         everything = core.cleanup_plan(blobs=blobs, scratch=())
         try:
@@ -357,6 +370,11 @@ class DispatchedJob:
         self._has_result = True
         if await self.changes.complete_stop(self, outcome.snapshot.status):
             outcome = core.keeping_checkpoints(outcome)
+        successor: str | None = self.changes.successor
+        if outcome.snapshot.status is JobStatus.FAILED:
+            successor = await self._services.upgrades.go_back(self.stored)
+        if successor:
+            outcome = structs.replace(outcome, snapshot=structs.replace(outcome.snapshot, successor=successor))
         await self._end(outcome)
         await self._clean_up()
 
@@ -365,6 +383,7 @@ class DispatchedJob:
         services, job = self._services, self.stored
         try:
             if not services.savepoints.is_restored(job.graph):
+                await services.upgrades.stop_predecessor(job)
                 await services.savepoints.restore(job.graph)
             progress = await self._with_reused(progress)
             clock = services.retention_clock.now_ms
@@ -437,7 +456,7 @@ class DispatchedJob:
         kept = None
         if self._quarantine_reason is None:
             kept = results_to_keep(outcome, services.kept_results_s, services.retention_s)
-        result = core.result_of(outcome, kept)
+        result = structs.replace(core.result_of(outcome, kept), blobs=core.blobs_of_job(self.stored))
         self._move(JobPhase.ENDING, status=result.status)
         archived = False
         with log_and_continue(log_events.JOB_ARCHIVE_FAILED, job_id=self.job_id):

@@ -30,6 +30,7 @@ from flintlock.model.commands import (
     JobOperations,
     OperationFailure,
     RescaleRequest,
+    StopJob,
     TriggerOperation,
 )
 from flintlock.model.errors import Conflict, FlintlockError, Unavailable
@@ -62,6 +63,12 @@ class OperationRecorder:
     def in_progress(self) -> tuple[JobOperation, ...]:
         """The operations whose outcome is not durable."""
         return self._recorded.in_progress
+
+    @property
+    def successor(self) -> str:
+        """The job for which this one was stopped; "" if it was not, or is not saved."""
+        stops = [each for each in self._recorded.operations if each.location and isinstance(each.command, StopJob)]
+        return next((each.command.successor for each in stops if isinstance(each.command, StopJob)), "")
 
     async def begin(
         self, trigger: TriggerOperation, check: Callable[[], object], accepted: asyncio.Future[JobOperation]

@@ -171,7 +171,7 @@ class Quarantine:
             end_ms=now_ms if ended is None else ended.end_ms,
             ended_at_ms=self._shared.retention_clock.now_ms() if ended is None else ended.retained_from_ms,
             scratch=core.recorded_scratch(await self._progress(job_id)),
-            blobs=() if job is None else core.blobs_of(job.graph),
+            blobs=() if job is None else core.blobs_of_job(job),
         )
 
     async def _ended(self, job_id: JobId) -> JobSnapshot | None:

@@ -278,7 +278,7 @@ class _Recovering:
 
     async def _check_artifacts(self, stored: StoredJob) -> None:
         """Raise Corrupt if an artifact of the job is missing, unreadable or differs from what was uploaded."""
-        wanted = core.blobs_of(stored.graph)
+        wanted = core.blobs_of_job(stored)
         if not wanted:
             return
         if self._blobs_unavailable:

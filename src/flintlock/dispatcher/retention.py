@@ -55,7 +55,7 @@ class Retention:
 
     async def prune_blobs(self, recovery: Recovery) -> None:
         """Remove the blobs of jobs that no longer exist. Those of dirty jobs remain until their cleanup."""
-        needed = {job.stored.graph.job_id: core.blobs_of(job.stored.graph) for job in recovery.jobs}
+        needed = {job.stored.graph.job_id: core.blobs_of_job(job.stored) for job in recovery.jobs}
         needed |= {result.job_id: tuple(BlobKey(blob) for blob in result.blobs) for result in recovery.dirty}
         await self._gate.wait_until_active()
         with log_and_continue(log_events.BLOB_PRUNING_FAILED):  # the next leader prunes
@@ -68,7 +68,7 @@ class Retention:
         for each in await self._stores.graphs.quarantined():
             with suppress(Corrupt, NotFound):
                 job = await self._stores.graphs.read_quarantined(each.job_id)
-                needed[each.job_id] = core.blobs_of(job.graph)
+                needed[each.job_id] = core.blobs_of_job(job)
         return needed
 
     async def run_clock(self) -> None:

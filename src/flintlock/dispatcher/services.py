@@ -75,6 +75,18 @@ class Savepoints(Protocol):
         """
         ...
 
+    def place(self, job: JobGraph, trigger_id: TriggerId) -> str:
+        """Return where the savepoint of a job with this trigger id is, or will be, in the configured directory."""
+        ...
+
+    async def check_upgrade(self, former: JobGraph, job: JobGraph) -> None:
+        """Return if a job can go on from where another one is that runs. Raises Refused with the reasons."""
+        ...
+
+    async def may_go_back(self, job: JobGraph) -> bool:
+        """Return whether the savepoint that a job was to begin from is there, and the job has not gone on from it."""
+        ...
+
     def is_restored(self, job: JobGraph) -> bool:
         """Return whether a job may start: it names no savepoint, or all of it is restored."""
         ...
@@ -101,6 +113,18 @@ class NoSavepoints:
 
     async def check_restore(self, job: JobGraph) -> None:
         """Accept every job."""
+
+    def place(self, job: JobGraph, trigger_id: TriggerId) -> str:  # noqa: ARG002 - makes none
+        """Raise Refused."""
+        raise Refused("this cluster makes no savepoints")
+
+    async def check_upgrade(self, former: JobGraph, job: JobGraph) -> None:  # noqa: ARG002 - makes none
+        """Raise Refused."""
+        raise Refused("this cluster makes no savepoints")
+
+    async def may_go_back(self, job: JobGraph) -> bool:  # noqa: ARG002 - makes none
+        """Return that there is no way back."""
+        return False
 
     def is_restored(self, job: JobGraph) -> bool:  # noqa: ARG002 - every job
         """Return that nothing is to be restored."""
@@ -131,6 +155,7 @@ class DispatcherServices:
     metrics: DispatcherMetrics | None = None
     lost_leaders: LostLeaders = no_lost_leaders
     savepoints: Savepoints = field(default_factory=NoSavepoints)
+    unshared_checkpoints: str = ""  # the directory of checkpoints, if it is one of this machine that was not chosen
 
 
 async def no_task_managers() -> None:

@@ -9,7 +9,8 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from msgspec import structs
 
-from flintlock.config.options import PARALLELISM_OVERRIDES, RESTORE_PATH
+from flintlock.config.configuration import Configuration
+from flintlock.config.options import PARALLELISM_OVERRIDES, RESTORE_PATH, RESTORE_REWIND_SINKS, UPGRADE_OF
 from flintlock.dispatcher import core
 from flintlock.dispatcher.core import JobPhase
 from flintlock.dispatcher.job import DispatchedJob, JobBody, JobServices
@@ -18,7 +19,8 @@ from flintlock.dispatcher.services import DispatcherServices
 from flintlock.model.causes import current_cause
 from flintlock.model.errors import Conflict, KeyReused, Refused, Unavailable
 from flintlock.model.ids import JobId
-from flintlock.model.jobs import JobSubmission, StoredJob, Submitted
+from flintlock.model.jobgraph import JobGraph, JobType
+from flintlock.model.jobs import JobSubmission, JobUpgrade, StoredJob, Submitted
 
 #: Returns why a cluster does not accept a job; None: it does. Called without a pause before the job is registered.
 Refuse: TypeAlias = Callable[[JobId], Conflict | None]
@@ -46,17 +48,33 @@ class JobScope(Protocol):
         ...
 
 
+class PreparesUpgrades(Protocol):
+    """Checks jobs that take the place of others."""
+
+    async def prepared(self, graph: JobGraph) -> tuple[JobGraph, JobUpgrade]:
+        """Return a graph as it is stored, with what it replaces. Raises Refused if it does not fit."""
+        ...
+
+
 class Submissions:
     """Accepts the jobs of one term."""
 
     def __init__(
-        self, services: DispatcherServices, shared: JobServices, scope: JobScope, refuse: Refuse = accept_all
+        self,
+        services: DispatcherServices,
+        shared: JobServices,
+        scope: JobScope,
+        refuse: Refuse = accept_all,
+        *,
+        upgrades: PreparesUpgrades,
     ) -> None:
         self._services: Final = services
         self._shared: Final = shared
         self._graphs: Final = shared.term.stores.graphs
         self._scope: Final = scope
         self._refuse: Final = refuse
+        self._upgrades: Final = upgrades
+        self._resource_manager: Final = shared.term.resource_manager
         self._overrides: Final = services.configuration.get(PARALLELISM_OVERRIDES)
         self._keys: Final[dict[str, asyncio.Future[None]]] = {}  # idempotency keys being decided on
 
@@ -120,11 +138,24 @@ class Submissions:
     async def _submit(self, message: JobSubmission) -> Submitted:
         """Check, reserve the id, and wait for the job's own task to make it durable."""
         self._scope.check_leading()
-        if message.graph.config.get(RESTORE_PATH.key):
+        if message.graph.job_type is JobType.STREAMING and self._services.unshared_checkpoints:
+            registered_at = [each.address for each in (await self._resource_manager.overview()).task_managers]
+            core.check_shared_checkpoints(message.graph, self._services.unshared_checkpoints, registered_at)
+            self._scope.check_leading()
+        upgrade: JobUpgrade | None = None
+        if message.graph.config.get(UPGRADE_OF.key):
+            graph = core.accepted_graph(message, self._services.versions, self._overrides)
+            graph, upgrade = await self._upgrades.prepared(graph)
+            message = structs.replace(message, graph=graph)
+            self._scope.check_leading()
+        elif message.graph.config.get(RESTORE_PATH.key):
             # Before the id is reserved: it reads files.
             graph = core.accepted_graph(message, self._services.versions, self._overrides)
             await self._services.savepoints.check_restore(graph)
             self._scope.check_leading()
+            if Configuration(graph.config).get(RESTORE_REWIND_SINKS):
+                others = [job.stored.graph for job in self._scope.jobs.values() if job.visible and not job.ended]
+                core.check_not_written(graph, others)
         job_id = message.graph.job_id
         registered = self._scope.jobs.get(job_id)
         refusal = self._refuse(job_id) or core.duplicate(job_id, None if registered is None else registered.phase)
@@ -140,6 +171,7 @@ class Submissions:
             idempotency_key=message.idempotency_key,
             digest=message.digest,
             cause=current_cause() or "",
+            upgrade=upgrade,
         )
         job = DispatchedJob(job_id, self._shared, JobPhase.RESERVED, stored=stored)
         accepted: asyncio.Future[Submitted] = asyncio.get_running_loop().create_future()

@@ -88,6 +88,7 @@ class JobManagerParts:
     current_job: CurrentJob = field(default_factory=CurrentJob)  # which job the loop works on
     lost_leaders: LostLeaders = no_lost_leaders
     savepoints: Savepoints = field(default_factory=NoSavepoints)
+    unshared_checkpoints: str = ""  # the directory of checkpoints, if it is one of this machine that was not chosen
     watches_leader: bool = True  # False: a dead leader is replaced when its session has expired, not before
 
 
@@ -110,6 +111,7 @@ class JobManagerComponents:
             metrics=None if registry is None else DispatcherMetrics(registry),
             lost_leaders=parts.lost_leaders,
             savepoints=parts.savepoints,
+            unshared_checkpoints=parts.unshared_checkpoints,
         )
         self._term: Final = TermParts(
             host=parts.host,

@@ -105,6 +105,13 @@ def checkpoints_dir(settings: ProcessSettings) -> str:
     return configured or str(settings.state_dir / "checkpoints" if files is None else files.checkpoints)
 
 
+def unshared_checkpoints(settings: ProcessSettings) -> str:
+    """Return where checkpoints are if that was not chosen, and is a directory of each machine; "" otherwise."""
+    configuration = settings.configuration
+    chosen = configuration.get(CHECKPOINTS_DIR) or ha_backend(configuration).shared_directory(configuration)
+    return "" if chosen else checkpoints_dir(settings)
+
+
 def savepoints_dir(settings: ProcessSettings) -> str:
     """Return where savepoints are made: one place for all JobManagers."""
     configuration = settings.configuration

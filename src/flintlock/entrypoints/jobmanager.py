@@ -35,6 +35,7 @@ from flintlock.entrypoints.high_availability import (
     checkpoints_dir,
     ha_services,
     savepoints_dir,
+    unshared_checkpoints,
     work_dir,
 )
 from flintlock.entrypoints.log_files import rotating_logs
@@ -164,6 +165,7 @@ class ClusterEntrypoint:
                 clock_ms=clock_ms,
                 confined=bool(self._configuration.get(RUNNER_USER)),
             ),
+            unshared_checkpoints=unshared_checkpoints(self._settings),
             clock_ms=clock_ms,
             boot_time_s=boot_time_s,
             random=Random(secrets.randbits(64)),  # noqa: S311 (jitter, not secrets)

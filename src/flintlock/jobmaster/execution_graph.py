@@ -65,6 +65,7 @@ class JobPlan(Struct, frozen=True, kw_only=True):
     history_size: int
     work_dir: str  # the job's own
     checkpoint_dir: str = ""  # the job's own, of a streaming job
+    upgrades: bool = False  # it takes the place of another job: before its first batch it fails rather than restarts
     kept_after: frozenset[JobStatus] = frozenset()  # the ends of the job after which its checkpoints are kept
 
     @property
@@ -216,6 +217,7 @@ def plan_of(graph: JobGraph, cluster: Configuration, work_dir: str, checkpoints_
         history_size=configuration.get(options.EXCEPTION_HISTORY),
         work_dir=f"{work_dir.rstrip('/')}/{graph.job_id}",
         checkpoint_dir=f"{checkpoints_dir.rstrip('/')}/{graph.job_id}" if streaming and checkpoints_dir else "",
+        upgrades=bool(configuration.get(options.UPGRADE_OF)),
         kept_after=_KEPT_AFTER[configuration.get(options.CHECKPOINT_RETENTION)],
     )
 

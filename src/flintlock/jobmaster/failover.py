@@ -307,6 +307,8 @@ def _delay_s(transition: Transition, failure: Failure) -> float | None:
     """Return the delay before the restart, or None to give up."""
     if not is_retryable(failure):
         return None
+    if transition.job.plan.upgrades and failure.kind not in INFRASTRUCTURE and not _has_committed(transition.job):
+        return None  # the job whose place it takes runs again
     if failure.lost_instance is not None:
         charged = transition.job.charged_losses
         if failure.lost_instance in charged:
@@ -325,6 +327,21 @@ def _delay_s(transition: Transition, failure: Failure) -> float | None:
     )
     transition.job = structs.replace(transition.job, restarts=history)
     return delay_s
+
+
+def _has_committed(job: ExecutionGraph) -> bool:
+    """Return whether a query of the job has committed a batch, as far as it is known: else it may have.
+
+    Not known is what an attempt has done that an earlier JobMaster had sent, until it reports its progress.
+    """
+    return any(
+        region.attempts_omitted
+        or any(
+            E.RECONCILING in execution.timestamps or (execution.query is not None and execution.query.batches)
+            for execution in region.executions
+        )
+        for region in job.regions
+    )
 
 
 def _cancel_all(transition: Transition) -> None:

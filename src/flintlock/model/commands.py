@@ -76,6 +76,7 @@ class StopJob(Struct, frozen=True, kw_only=True, tag="stop"):
     job_id: JobId
     target_directory: str = ""  # the directory that the savepoint is made in; "": the configured one
     requested_by: str = ""  # the name of the caller
+    successor: str = ""  # the job that takes its place
 
 
 JobCommand: TypeAlias = CancelJob | RescaleJob

@@ -70,6 +70,12 @@ class JobRescaling(Struct, frozen=True, kw_only=True):
         return None if self.failure else StateRescale(trigger_id=self.trigger_id, partitions=self.partitions)
 
 
+class JobUpgrade(Struct, frozen=True, kw_only=True):
+    """Of a job that takes the place of another one: what runs again if it fails before its first batch."""
+
+    former: JobGraph  # of its predecessor, with that one's id
+
+
 class StoredJob(Struct, frozen=True, kw_only=True):
     """What is persisted before a submission is acknowledged."""
 
@@ -80,6 +86,7 @@ class StoredJob(Struct, frozen=True, kw_only=True):
     requirements: dict[VertexId, ParallelismRange] = {}  # changed since; the latest of each step
     cause: str = ""  # id of the request that submitted it (`model.causes`); "" if it had none
     rescaling: JobRescaling | None = None  # of a streaming job
+    upgrade: JobUpgrade | None = None
 
 
 class ExecutionInfo(Struct, frozen=True, kw_only=True):
@@ -191,6 +198,7 @@ class JobSnapshot(Struct, frozen=True, kw_only=True, dict=True):
     publishing: tuple[int, int] | None = None  # files published so far, of how many
     stale: bool = False
     ended_at_ms: int = 0  # on the retention clock; 0 in records of versions that had none
+    successor: str = ""  # the job that has taken its place
 
     @property
     def retained_from_ms(self) -> int:

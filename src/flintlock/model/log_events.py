@@ -123,6 +123,16 @@ JOB_END_NOT_RECORDED: Final = _event(
     "The end of the job of a per-job cluster could not be written into the state directory; it is retried, and the"
     " cluster ends once it is written.",
 )
+JOB_UPGRADE_REVERTED: Final = _event(
+    "Jobs (Dispatcher)",
+    "job-upgrade-reverted",
+    "A job failed before its first batch, and the job whose place it took runs again as its successor.",
+)
+JOB_UPGRADE_NOT_REVERTED: Final = _event(
+    "Jobs (Dispatcher)",
+    "job-upgrade-not-reverted",
+    "A job failed before its first batch, and the job whose place it took cannot run again by itself.",
+)
 JOB_CLEANUP_GIVEN_UP: Final = _event(
     "Jobs (Dispatcher)",
     "job-cleanup-given-up",

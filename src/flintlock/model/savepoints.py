@@ -179,7 +179,8 @@ def restore_problems(
         if at is not None and at > saved.batch:
             problems.append(
                 f"{uid}: the files of step {str(vertex.name)!r} have batch {at}, and the savepoint ends at batch"
-                f" {saved.batch}: Spark would skip the batches in between without a word. Choose another path"
+                f" {saved.batch}: Spark would skip the batches in between without a word. Choose another path, or have"
+                " what is later moved out of it (--rewind-sinks)"
             )
         elif at is not None and at < saved.batch:
             problems.append(

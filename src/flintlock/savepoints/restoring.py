@@ -17,7 +17,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from flintlock.model.errors import Corrupt, FlintlockError, Incompatible, Invalid, Unavailable
 from flintlock.model.jobgraph import JobGraph
@@ -32,7 +32,8 @@ from flintlock.model.savepoints import (
     decode_manifest,
     restore_problems,
 )
-from flintlock.savepoints.checkpoints import files_below, is_local, latest_sink_batch
+from flintlock.savepoints.checkpoints import committed_batch, files_below, is_local, latest_sink_batch, local_path
+from flintlock.savepoints.rewinding import planned_rewind, rewind_sink
 from flintlock.savepoints.writing import (
     hash_file,
     in_threads,
@@ -53,6 +54,7 @@ class Restore(Struct, frozen=True, kw_only=True):
     path: Path
     allow_unclaimed: bool = False  # state that no query of the job takes is dropped
     claim: bool = False  # the queries keep their ids
+    rewind_sinks: bool = False  # what file sinks have got after the savepoint is moved out of them
 
 
 def read_savepoint(path: Path) -> SavepointManifest:
@@ -71,10 +73,20 @@ def read_savepoint(path: Path) -> SavepointManifest:
     return manifest
 
 
-def check_restore(job: JobGraph, restore: Restore, spark: str) -> None:
-    """Raise Invalid, with every reason, if the job cannot be restored."""
+def check_restore(job: JobGraph, restore: Restore, spark: str, *, stopped: bool = False) -> None:
+    """Raise Invalid, with every reason, if the job cannot be restored.
+
+    `stopped`: it will be restored from where the saved job is stopped, of which this savepoint only has the shape: no
+    sink is ahead of that, and no source has removed what comes after it.
+    """
     manifest = read_savepoint(restore.path)
-    problems = [*restore_problems(manifest, job, _sink_batches(job), allow_unclaimed=restore.allow_unclaimed)]
+    sinks = {} if stopped else _sink_batches(job)
+    if restore.rewind_sinks:
+        sinks = {uid: _rewound(job, manifest, uid, at) for uid, at in sinks.items()}
+    if stopped:
+        queries = tuple(structs.replace(query, clean_source=False) for query in manifest.queries)
+        manifest = structs.replace(manifest, queries=queries)
+    problems = [*restore_problems(manifest, job, sinks, allow_unclaimed=restore.allow_unclaimed)]
     if _minor(manifest.spark) > _minor(spark):
         problems.append(f"it was made with Spark {manifest.spark}, and this cluster runs {spark}")
     for vertex in job.vertices:
@@ -84,6 +96,29 @@ def check_restore(job: JobGraph, restore: Restore, spark: str) -> None:
     if problems:
         text = "; ".join(problems)
         raise Invalid(f"the job cannot be restored from {restore.path}: {text}", problems=tuple(problems))
+
+
+def has_gone_on(job: JobGraph, savepoint: Path, checkpoints: Path) -> bool:
+    """Return whether a query of a job has committed a batch after its savepoint, or that cannot be found out.
+
+    A batch that a file sink has in its log counts, too: another query would skip it.
+    """
+    try:
+        manifest = read_savepoint(savepoint)
+    except Invalid:
+        return True
+    sinks = _sink_batches(job)
+    for vertex in job.vertices:
+        if vertex.query is None:
+            continue
+        saved = manifest.query(vertex.uid)
+        at = -1 if saved is None else saved.batch
+        committed, written = committed_batch(checkpoints / vertex.uid), sinks.get(vertex.uid)
+        if committed is not None and committed > at:
+            return True
+        if saved is not None and written is not None and written > at:
+            return True
+    return False
 
 
 def is_restored(checkpoints: Path) -> bool:
@@ -100,6 +135,11 @@ def restore_job(job: JobGraph, restore: Restore, *, checkpoints: Path, new_id: s
         return
     manifest = read_savepoint(restore.path)
     try:
+        if restore.rewind_sinks:
+            for uid, place in _local_sinks(job).items():
+                saved = manifest.query(uid)
+                if saved is not None:
+                    rewind_sink(place, saved.batch, job.job_id)
         checkpoints.mkdir(parents=True, exist_ok=True)
         for number, vertex in enumerate(job.vertices):
             saved = None if vertex.query is None else manifest.query(vertex.uid)
@@ -165,6 +205,20 @@ def _give(directory: Path, user: int, group: int) -> None:
     for parent, _, names in os.walk(directory):
         for path in (parent, *(f"{parent}/{name}" for name in names)):
             os.chown(path, user, group, follow_symlinks=False)
+
+
+def _local_sinks(job: JobGraph) -> dict[str, Path]:
+    """Return where each file sink is, by uid, if that is a directory of this machine."""
+    targets = {vertex.uid: vertex.operation.target for vertex in job.vertices if vertex.guarantee is Guarantee.SINK_LOG}
+    return {uid: local_path(target, uid) for uid, target in targets.items() if target is not None and is_local(target)}
+
+
+def _rewound(job: JobGraph, manifest: SavepointManifest, uid: str, at: int | None) -> int | None:
+    """Return where a sink ends when it has been taken back. Raises Invalid if its log does not say what to move."""
+    saved, place = manifest.query(uid), _local_sinks(job).get(uid)
+    if saved is None or place is None or at is None or at <= saved.batch:
+        return at
+    return planned_rewind(place, saved.batch).batch
 
 
 def _sink_batches(job: JobGraph) -> dict[str, int | None]:

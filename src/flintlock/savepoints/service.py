@@ -14,6 +14,7 @@ from flintlock.config.options import (
     RESTORE_CLAIM_MODE,
     RESTORE_IGNORE_UNCLAIMED,
     RESTORE_PATH,
+    RESTORE_REWIND_SINKS,
     SAVEPOINTS_DIR,
 )
 from flintlock.model.errors import Conflict, Forbidden, Invalid
@@ -21,7 +22,7 @@ from flintlock.model.ids import TriggerId
 from flintlock.model.jobgraph import JobGraph, JobType
 from flintlock.savepoints.checkpoints import local_path
 from flintlock.savepoints.removing import remove_savepoint
-from flintlock.savepoints.restoring import Restore, check_restore, is_restored, restore_job
+from flintlock.savepoints.restoring import Restore, check_restore, has_gone_on, is_restored, restore_job
 from flintlock.savepoints.writing import prepare_directory, savepoint_name, write_savepoint
 
 
@@ -76,6 +77,27 @@ class SavepointFiles:
             self._checkpoints(job)
             await asyncio.to_thread(check_restore, job, restore, self._spark)
 
+    def place(self, job: JobGraph, trigger_id: TriggerId) -> str:
+        """Return where a savepoint is, or will be. See dispatcher.services.Savepoints."""
+        return str(self._allowed(self._savepoints_dir, "the directory") / savepoint_name(job.job_id, trigger_id))
+
+    async def check_upgrade(self, former: JobGraph, job: JobGraph) -> None:
+        """Check that a job can go on from where another one is. See dispatcher.services.Savepoints."""
+        made = Path(await self.save(former, TriggerId(uuid.uuid4().hex), ""))
+        try:
+            restore = Restore(path=made, allow_unclaimed=Configuration(job.config).get(RESTORE_IGNORE_UNCLAIMED))
+            await asyncio.to_thread(lambda: check_restore(job, restore, self._spark, stopped=True))
+        finally:
+            await asyncio.to_thread(remove_savepoint, made)
+
+    async def may_go_back(self, job: JobGraph) -> bool:
+        """Return whether a job has not gone on from its savepoint. See dispatcher.services.Savepoints."""
+        restore, checkpoints = self._restore_of(job), self._checkpoints(job)
+        if restore is None:
+            return False
+        path = restore.path
+        return await asyncio.to_thread(lambda: not has_gone_on(job, path, checkpoints))
+
     def is_restored(self, job: JobGraph) -> bool:
         """Return whether nothing is left to restore. See dispatcher.services.Savepoints."""
         return self._restore_of(job) is None or is_restored(self._checkpoints(job))
@@ -97,6 +119,7 @@ class SavepointFiles:
             path=self._allowed(path, RESTORE_PATH.key),
             allow_unclaimed=configuration.get(RESTORE_IGNORE_UNCLAIMED),
             claim=configuration.get(RESTORE_CLAIM_MODE) == "CLAIM",
+            rewind_sinks=configuration.get(RESTORE_REWIND_SINKS),
         )
 
     def _checkpoints(self, job: JobGraph) -> Path:

@@ -19,6 +19,7 @@ class FakeSavepoints:
         self.fail_with: FlintlockError | None = None
         self.restored: list[JobId] = []  # each job once, in the order in which they were restored
         self.disposed: list[str] = []
+        self.progressed = False  # whether a job that was restored has committed a batch
         self.unprepared: FlintlockError | None = None  # raised for the directory of a job that is to be stopped
         self.refuse_with: FlintlockError | None = None  # raised for a job that is to be restored
         self.proceed = asyncio.Event()  # a savepoint is complete when it is set
@@ -50,6 +51,20 @@ class FakeSavepoints:
         """Accept or refuse a job."""
         if self.refuse_with is not None:
             raise self.refuse_with
+
+    def place(self, job: JobGraph, trigger_id: TriggerId) -> str:
+        """Return where `save` makes the savepoint."""
+        return f"/savepoints/{job.job_id[:6]}-{trigger_id}"
+
+    async def check_upgrade(self, former: JobGraph, job: JobGraph) -> None:
+        """Accept or refuse a job."""
+        if self.refuse_with is not None:
+            raise self.refuse_with
+
+    async def may_go_back(self, job: JobGraph) -> bool:
+        """Return whether the savepoint is there, and no batch was committed."""
+        path = job.config.get(RESTORE_PATH.key)
+        return not self.progressed and any(location == path for _, location in self.made)
 
     def is_restored(self, job: JobGraph) -> bool:
         """Return whether a job names no savepoint, or was restored."""

@@ -14,6 +14,7 @@ import pytest
 from tests.unit.client.answering import Server, job_entry, serving, wait_for
 
 from flintlock.cli.main import COMMANDS, run_app
+from flintlock.client.connection.versions import own_versions
 from flintlock.model.ids import JobId
 from flintlock.model.jobgraph import vertex_id
 from flintlock.model.savepoints import SavedQuery, SavepointFile, SavepointManifest, encode_manifest
@@ -463,6 +464,33 @@ def test_savepoint_waits_until_it_is_complete_and_prints_its_place(capsys: pytes
 
     assert json.loads(posted.body)["target-directory"] == "/s"
     assert capsys.readouterr().out == "/s/one\n"
+
+
+def test_upgrade_submits_the_target_in_place_of_the_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the id of the job in its configuration; it prints the new id when the queries run."""
+    document = tmp_path / "job.yaml"
+    document.write_text(
+        "name: clicks\nsteps:\n  in: {source: {format: rate, stream: true}}\n"
+        "  out: {sink: {format: parquet, path: /out}, inputs: [in], uid: out-v1}\n"
+    )
+    new, versions = "f" * 32, own_versions()
+    attempts = {"jobid": new, "name": "clicks", "status": "RUNNING", "job-type": "STREAMING",
+                "regions": [{"region": 0, "attempts": [{"attempt": 0, "state": "RUNNING"}]}]}  # fmt: skip
+    answers: dict[str, list[tuple[int, Any]]] = {
+        "GET /versions": [
+            (200, {"flintlock": versions.flintlock, "python": versions.python, "pyspark": versions.pyspark})
+        ],
+        "POST /jobs": [(202, {"jobid": new})],
+        f"GET /jobs/{new}/attempts": [(200, attempts)],
+    }
+    with serving(answers) as server:
+        assert run_app(["upgrade", JOB, str(document), "-n", "-m", server.url]) == 0
+        (posted,) = [seen for seen in server.seen if seen.method == "POST"]
+
+    config = json.loads(posted.body)["config"]
+    assert config["execution.upgrade-of"] == JOB
+    assert config["execution.state-recovery.ignore-unclaimed-state"] in (True, "true")
+    assert capsys.readouterr().out == f"{new}\n"
 
 
 def test_stop_prints_the_place_of_the_savepoint(capsys: pytest.CaptureFixture[str]) -> None:

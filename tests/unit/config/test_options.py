@@ -29,6 +29,7 @@ IN_WORDS = {
     "taskmanager.resource-id",
     "taskmanager.warm-runners",
     "python.requirements",
+    "execution.upgrade-of",
     "high-availability.zookeeper.quorum",
     "high-availability.cluster-id",
     "high-availability.storageDir",

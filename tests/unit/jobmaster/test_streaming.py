@@ -21,7 +21,15 @@ from flintlock.model.jobgraph import JobType
 from flintlock.model.jobs import JobRescaling, ParallelismRange, StoredJob
 from flintlock.model.query_figures import QueryFigures
 from flintlock.model.states import JobStatus
-from flintlock.model.tasks import DeployTask, RemoveFiles, TaskFailed, TaskMetrics, TaskProgress, TaskRunning
+from flintlock.model.tasks import (
+    DeployTask,
+    FailureKind,
+    RemoveFiles,
+    TaskFailed,
+    TaskMetrics,
+    TaskProgress,
+    TaskRunning,
+)
 
 STREAM = structs.replace(graph_of(source("a"), sink("out", "a")), job_type=JobType.STREAMING)
 RETENTION = "execution.checkpointing.externalized-checkpoint-retention"
@@ -207,3 +215,44 @@ def test_a_rescale_of_a_job_that_ends_restarts_nothing() -> None:
     assert job.cancelled == [(0, 0)]
     job.canceled()
     assert job.status is JobStatus.CANCELED
+
+
+UPGRADE = structs.replace(STREAM, config={"execution.upgrade-of": "9" * 32})
+
+
+def test_an_upgrade_that_fails_before_its_first_batch_is_not_restarted() -> None:
+    """The job whose place it takes runs again. What the job did not cause is repeated as always."""
+    job = JobHarness(UPGRADE)
+    job.start()
+    job.run_region()
+    job.fail(FailureKind.ENGINE_LOST)
+    job.restart()
+    job.run_region()
+    assert job.status is JobStatus.RUNNING
+    job.fail(FailureKind.USER_CODE)
+
+    assert job.status is JobStatus.FAILED
+
+
+def test_an_upgrade_that_has_committed_a_batch_restarts_as_every_streaming_job() -> None:
+    job = JobHarness(UPGRADE)
+    job.start()
+    job.run_region()
+    batches = (BatchFigures(batch=7, started_ms=1, duration_ms=1),)
+    job.report(TaskProgress(metrics=TaskMetrics(), query=QueryProgress(checkpoint="/c", restored=6, batches=batches)))
+    job.fail(FailureKind.USER_CODE)
+
+    assert job.status is JobStatus.RESTARTING
+
+
+def test_an_upgrade_that_a_new_leader_has_adopted_may_have_committed_a_batch() -> None:
+    """Its progress is not known yet: it restarts rather than fails."""
+    job = JobHarness(UPGRADE)
+    job.start()
+    job.run_region()
+    second = job.again()
+    second.start()
+    second.report(TaskRunning())
+    second.fail(FailureKind.USER_CODE)
+
+    assert second.status is JobStatus.RESTARTING

@@ -14,7 +14,7 @@ from tests.unit.savepoints.test_writing import content
 
 from flintlock.model.errors import Invalid
 from flintlock.model.jobgraph import JobGraph
-from flintlock.savepoints.restoring import Restore, check_restore, is_restored, restore_job
+from flintlock.savepoints.restoring import Restore, check_restore, has_gone_on, is_restored, restore_job
 from flintlock.savepoints.writing import write_savepoint
 
 NEW_ID = "22222222-2222-2222-2222-222222222222"
@@ -180,3 +180,13 @@ def test_a_savepoint_of_a_newer_spark_is_refused(tmp_path: Path) -> None:
     saved = Saved(tmp_path)
     with pytest.raises(Invalid, match=r"made with Spark 4\.3\.0, and this cluster runs 4\.2\.9"):
         saved.check(spark="4.2.9")
+
+
+def test_a_batch_that_is_in_the_log_of_a_file_sink_counts_as_done(tmp_path: Path) -> None:
+    """It is not committed: another query would skip it all the same."""
+    saved = Saved(tmp_path)
+    saved.restore()
+    assert not has_gone_on(saved.job, saved.path, saved.checkpoints)
+    saved.sink_log(3, 4)
+
+    assert has_gone_on(saved.job, saved.path, saved.checkpoints)

@@ -99,3 +99,37 @@ def test_a_job_that_cannot_be_restored_is_refused_with_the_reason(tmp_path: Path
         asyncio.run(files.check_restore(restoring(tmp_path / "elsewhere")))
     with pytest.raises(Refused, match="is not a directory that the JobManager can reach"):
         asyncio.run(files.check_restore(restoring(Path("relative"))))
+
+
+SUCCESSOR = structs.replace(
+    JOB,
+    job_id=JobId("e" * 32),
+    config={"execution.upgrade-of": JOB.job_id},
+)
+
+
+def test_an_upgrade_is_compared_with_where_the_job_is_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Its sinks are ahead of what is compared, and its sources have cleaned up: the job goes on until it is stopped."""
+    files = service(tmp_path)
+    asyncio.run(files.check_upgrade(JOB, SUCCESSOR))
+    assert [*(tmp_path / "savepoints").iterdir()] == []
+
+    with pytest.raises(Invalid, match="no query of the job takes the state of 'files-v1'"):
+        asyncio.run(files.check_upgrade(JOB, structs.replace(streaming_job("other-v1"), job_id=SUCCESSOR.job_id)))
+    assert [*(tmp_path / "savepoints").iterdir()] == []
+
+
+def test_a_job_goes_back_only_if_its_savepoint_is_there_and_nothing_was_done_after_it(tmp_path: Path) -> None:
+    files = service(tmp_path)
+    place = files.place(JOB, TriggerId(SUCCESSOR.job_id))
+    job = structs.replace(SUCCESSOR, config={**SUCCESSOR.config, "execution.state-recovery.path": place})
+    assert not asyncio.run(files.may_go_back(job)), "its predecessor was not stopped"
+
+    assert asyncio.run(files.save(JOB, TriggerId(SUCCESSOR.job_id), "")) == place
+    assert asyncio.run(files.may_go_back(job)), "it was not restored"
+    asyncio.run(files.restore(job))
+    assert asyncio.run(files.may_go_back(job))
+    (tmp_path / "checkpoints" / job.job_id / UID / "offsets" / "2").touch()
+    assert asyncio.run(files.may_go_back(job)), "a batch that is only planned is done again"
+    (tmp_path / "checkpoints" / job.job_id / UID / "commits" / "2").touch()
+    assert not asyncio.run(files.may_go_back(job))

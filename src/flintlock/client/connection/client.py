@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 from urllib.parse import quote
 
 import msgspec
+from msgspec import structs
 
 from flintlock.api.cluster import (
     ClusterOverview,
@@ -38,6 +39,7 @@ from flintlock.client.connection.http import Discover, Http
 from flintlock.client.connection.program_keys import next_program_key
 from flintlock.client.connection.results import ResultHandle
 from flintlock.client.connection.versions import own_versions, require_compatible
+from flintlock.config.options import RESTORE_IGNORE_UNCLAIMED, UPGRADE_OF
 from flintlock.model.errors import FlintlockError, NotFound, Refused
 from flintlock.model.ids import JobId, is_job_id
 from flintlock.model.jobgraph import Scalar, Versions
@@ -134,6 +136,30 @@ class Client:
             response = self.http.call("POST", "/jobs", headers=headers, body=lambda: _body(package, streams))
         submitted = msgspec.json.decode(response.content, type=SubmittedJob)
         return JobHandle(self.http, JobId(submitted.jobid), package.spec.name)
+
+    def upgrade(
+        self,
+        former: JobHandle,
+        job: Packable,
+        *,
+        overrides: Overrides | None = None,
+        allow_non_restored_state: bool = False,
+        timeout_s: float | None = None,
+    ) -> JobHandle:
+        """Have a job take the place of a streaming job that runs, and return its handle once all its queries run.
+
+        Where the new job does not fit the state of the former one, that is refused, and the former one is not changed.
+        Else it is stopped with a savepoint, which the new job begins from. A new job that fails before its first batch
+        is followed by the former one: raises JobFailed with the reason. `allow_non_restored_state` drops the state of
+        queries that the new job does not have. Raises TimeoutError if it takes longer than `timeout_s`.
+        """
+        given = overrides or AS_WRITTEN
+        config = {**given.config, UPGRADE_OF.key: former.id}
+        if allow_non_restored_state:
+            config[RESTORE_IGNORE_UNCLAIMED.key] = "true"
+        new = self.submit(job, overrides=structs.replace(given, config=config))
+        new.wait_until_running(timeout_s)
+        return new
 
     def sql(
         self,

@@ -13,6 +13,7 @@ import msgspec
 
 from flintlock.api.cluster import ClusterResources
 from flintlock.api.jobs import (
+    AttemptInfo,
     ExecutionResultResponse,
     JobAttempts,
     JobChanges,
@@ -40,7 +41,7 @@ from flintlock.client.errors import JobCanceled
 from flintlock.model.errors import FlintlockError, JobFailed
 from flintlock.model.ids import JobId
 from flintlock.model.jobgraph import JobType, Scalar, vertex_id
-from flintlock.model.states import JobStatus
+from flintlock.model.states import ExecutionState, JobStatus
 
 #: How often the status of an operation is asked for.
 _POLL_OPERATION_S: Final = 0.2
@@ -300,6 +301,25 @@ class JobHandle:
         request = StopRequest(target_directory=directory, trigger_id=trigger_id or uuid.uuid4().hex)
         return self._await_savepoint(self._trigger("stop", request), timeout_s)
 
+    def wait_until_running(self, timeout_s: float | None = None) -> None:
+        """Return when every region of the job runs, of a streaming job its query, or when the job has finished.
+
+        Raises JobFailed or JobCanceled if it ends otherwise, TimeoutError if it takes longer than `timeout_s`.
+        """
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            job = self.attempts()
+            latest = [region.latest for region in job.regions]
+            if job.status is JobStatus.FINISHED or (latest and all(_is_under_way(attempt) for attempt in latest)):
+                return
+            if job.status is JobStatus.FAILED:
+                raise failed(job)
+            if job.status is JobStatus.CANCELED:
+                raise JobCanceled(f"job {self.id} was cancelled", self.id)
+            if deadline_s is not None and time.monotonic() >= deadline_s:
+                raise TimeoutError(f"job {self.id} does not run after {timeout_s:g} s")
+            threading.Event().wait(_POLL_OPERATION_S)
+
     def _trigger(self, what: str, request: SavepointRequest | StopRequest) -> str:
         """Trigger an operation and return its id."""
         body = msgspec.json.encode(request)
@@ -336,6 +356,12 @@ class JobHandle:
 
         job = self.attempts()
         return job_html(job, self.waiting_note() if job.waits_for else "")
+
+
+def _is_under_way(attempt: AttemptInfo | None) -> bool:
+    if attempt is None or attempt.state is not ExecutionState.RUNNING:
+        return attempt is not None and attempt.state is ExecutionState.FINISHED
+    return not attempt.activity.startswith(("analysing", "starting", "completing", "repartitioning", "waiting"))
 
 
 def failed(job: JobAttempts) -> JobFailed:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import structs
 
 from flintlock.api import jobs as shapes
-from flintlock.config.options import RESTART_TYPE
+from flintlock.config.options import RESTART_TYPE, UPGRADE_OF
 from flintlock.model.checking.problems import abbreviated
 from flintlock.model.commands import CancelJob, JobOperations, OperationCommand, RescaleJob, StopJob, TriggerSavepoint
 from flintlock.model.failure_text import headline, render
@@ -68,6 +68,8 @@ def job_details(job: JobSnapshot, now_ms: int, application: JobId | None = None)
         labels=job.graph.labels,
         submitted_by=job.graph.submitted_by,
         rerun_of=job.graph.rerun_of,
+        upgrade_of=job.graph.config.get(UPGRADE_OF.key, ""),
+        successor=job.successor,
     )
 
 
@@ -210,6 +212,8 @@ def attempts(job: JobSnapshot) -> shapes.JobAttempts:
         failures_omitted=job.exceptions_omitted,
         submitted_by=job.graph.submitted_by,
         rerun_of=job.graph.rerun_of,
+        upgrade_of=job.graph.config.get(UPGRADE_OF.key, ""),
+        successor=job.successor,
         waits_for=job.summary().waits_for,
         labels=job.graph.labels,
         start_time=job.timestamps.get(JobStatus.INITIALIZING, 0),

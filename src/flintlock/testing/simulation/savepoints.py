@@ -61,6 +61,17 @@ class SimulatedSavepoints:
     async def check_restore(self, job: JobGraph) -> None:
         """Accept every job: none of the simulation's begins from a savepoint."""
 
+    def place(self, job: JobGraph, trigger_id: TriggerId) -> str:
+        """Return where `save` makes the savepoint."""
+        return f"/savepoints/{job.job_id}-{trigger_id}"
+
+    async def check_upgrade(self, former: JobGraph, job: JobGraph) -> None:
+        """Accept every job: none of the simulation's takes the place of another one."""
+
+    async def may_go_back(self, job: JobGraph) -> bool:
+        """Return that there is no way back."""
+        return False
+
     def is_restored(self, job: JobGraph) -> bool:
         """Return that nothing is to be restored."""
         return True

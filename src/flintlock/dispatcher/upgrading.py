@@ -1,0 +1,132 @@
+"""Jobs that take the place of a streaming job that runs: `flintlock upgrade`.
+
+The new job is a job of its own from the beginning, and its record says what is left to do:
+
+    submitted   a savepoint of the running job is compared with the new graph, and removed: what does not fit is
+                refused, and nothing has happened
+    stored      with the id and the graph of its predecessor, and with the place of the savepoint that is to be made
+    starting    the predecessor is stopped with that savepoint, an operation whose trigger id is the new job's id: every
+                leader that finds the new job not restored triggers it again, and waits for the end
+    restored    as every job that begins from a savepoint; its queries keep their ids
+    failed      before it has committed a batch: the graph of its predecessor is submitted again, from the same
+                savepoint, under an id that follows from the failed one's, before that has ended durably
+
+So each step is found in the store by the next leader, and repeating one is harmless.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final, Protocol
+
+import structlog
+from msgspec import structs
+from structlog.typing import FilteringBoundLogger
+
+from flintlock.config.options import RESTORE_CLAIM_MODE, RESTORE_PATH, UPGRADE_OF
+from flintlock.dispatcher import core
+from flintlock.dispatcher.job import DispatchedJob
+from flintlock.dispatcher.services import Savepoints
+from flintlock.model import log_events
+from flintlock.model.commands import JobOperation, StopJob, TriggerOperation
+from flintlock.model.errors import Conflict, DuplicateJob, Invalid, NotFound, Refused, Unavailable
+from flintlock.model.ids import JobId, TriggerId
+from flintlock.model.jobgraph import JobGraph, JobType
+from flintlock.model.jobs import JobSubmission, JobUpgrade, StoredJob, Submitted
+
+log: FilteringBoundLogger = structlog.get_logger()
+
+#: How often is looked whether the predecessor has ended.
+_STOP_INTERVAL_S: Final = 0.2
+
+#: How often, and after which time, a job is submitted again that is to run in place of one that has failed.
+_TRIES: Final = 30
+_RETRY_S: Final = 1.0
+
+
+class UpgradingDispatcher(Protocol):
+    """What an upgrade needs of the Dispatcher."""
+
+    @property
+    def jobs(self) -> Mapping[JobId, DispatchedJob]:
+        """The registered jobs."""
+        ...
+
+    async def submit_job(self, message: JobSubmission) -> Submitted:
+        """Persist and start a job."""
+        ...
+
+    async def trigger(self, message: TriggerOperation) -> JobOperation:
+        """Trigger an operation."""
+        ...
+
+
+class Upgrades:
+    """Carries out the upgrades of one term."""
+
+    def __init__(self, dispatcher: UpgradingDispatcher, savepoints: Savepoints) -> None:
+        self._dispatcher: Final = dispatcher
+        self._savepoints: Final = savepoints
+
+    async def prepared(self, graph: JobGraph) -> tuple[JobGraph, JobUpgrade]:
+        """Check that a graph can take the place of the job that it names; return it as it is stored.
+
+        Nothing of that job is changed. Raises NotFound or Conflict if it does not run, Invalid with every reason why
+        the graph does not fit its state.
+        """
+        predecessor = JobId(graph.config[UPGRADE_OF.key])
+        job = self._dispatcher.jobs.get(predecessor)
+        if job is None or not job.visible:
+            raise NotFound(f"there is no running job {predecessor} to be upgraded")
+        job.check_runs()
+        former = job.stored.graph
+        if former.job_type is not JobType.STREAMING or graph.job_type is not JobType.STREAMING:
+            raise Invalid("only streaming jobs can be upgraded, and only to streaming jobs")
+        if graph.config.get(RESTORE_PATH.key):
+            raise Invalid(f"{RESTORE_PATH.key} cannot be set: an upgrade continues from where job {predecessor} is")
+        job.changes.check_not_stopping(predecessor)
+        async with job.changes.saving:
+            await self._savepoints.check_upgrade(former, graph)
+        place = self._savepoints.place(former, TriggerId(graph.job_id))
+        config = {**graph.config, RESTORE_PATH.key: place, RESTORE_CLAIM_MODE.key: "CLAIM"}
+        return structs.replace(graph, name=former.name, config=config), JobUpgrade(former=former)
+
+    async def stop_predecessor(self, job: StoredJob) -> None:
+        """Stop the job whose place this one takes, with a savepoint; return when it has ended, however that was."""
+        if job.upgrade is None:
+            return
+        predecessor = job.upgrade.former.job_id
+        stop = StopJob(job_id=predecessor, successor=job.graph.job_id, requested_by=job.graph.submitted_by)
+        trigger = TriggerOperation(trigger_id=TriggerId(job.graph.job_id), command=stop)
+        while (former := self._dispatcher.jobs.get(predecessor)) is not None and not former.ended:
+            with suppress(Unavailable, Conflict, NotFound):  # it has no JobMaster yet, or has just ended
+                await self._dispatcher.trigger(trigger)
+            await asyncio.sleep(_STOP_INTERVAL_S)
+
+    async def go_back(self, job: StoredJob) -> JobId | None:
+        """Run the former graph again if a job has failed before its first batch; return the id of that job.
+
+        None if there is nothing to go back to, or no way back.
+        """
+        if job.upgrade is None or not await self._savepoints.may_go_back(job.graph):
+            return None
+        graph = core.former_again(job.graph, job.upgrade.former)
+        reason = ""
+        for _ in range(_TRIES):
+            try:
+                await self._dispatcher.submit_job(JobSubmission(graph=graph))
+            except DuplicateJob:  # by a leader that died then
+                return graph.job_id
+            except Unavailable as error:  # the store does not answer
+                reason = error.public
+                await asyncio.sleep(_RETRY_S)
+            except Refused as error:
+                reason = error.public
+                break
+            else:
+                log.warning(log_events.JOB_UPGRADE_REVERTED, job_id=job.graph.job_id, successor=graph.job_id)
+                return graph.job_id
+        log.error(log_events.JOB_UPGRADE_NOT_REVERTED, job_id=job.graph.job_id, reason=reason)
+        return None

@@ -1,0 +1,206 @@
+"""Upgrades: a job takes the place of another one, or that goes on; also where leaders die in between."""
+
+from __future__ import annotations
+
+from msgspec import structs
+from tests.unit.dispatcher.dispatcher_harness import A, B, DispatcherHarness, outcome_of, settle, until
+from tests.unit.dispatcher.test_savepoints import streaming
+
+from flintlock.dispatcher import core
+from flintlock.dispatcher.endpoint import Dispatcher
+from flintlock.ha import payloads
+from flintlock.model.commands import DrainTask, OperationQuery, OperationStatus
+from flintlock.model.errors import Conflict, Invalid, NotFound
+from flintlock.model.ids import JobId, TriggerId, VertexId
+from flintlock.model.jobgraph import JobGraph, vertex_id
+from flintlock.model.jobs import JobQuery, JobSnapshot, JobSubmission, StoredJob
+from flintlock.model.states import JobStatus
+from flintlock.testing.fake_jobmaster import FakeJobMasterRunner
+from flintlock.testing.virtual_time import virtual_time
+
+LOCATION = f"/savepoints/{A[:6]}-{B}"
+BACK = JobId(vertex_id(B, "the job before the upgrade"))
+
+
+def upgrade(former: JobGraph) -> JobSubmission:
+    """Return the submission of a job that takes the place of A."""
+    vertices = tuple(structs.replace(vertex, id=vertex_id(B, vertex.name)) for vertex in former.vertices)
+    config = {"execution.upgrade-of": A}
+    return JobSubmission(graph=structs.replace(former, job_id=B, name="another name", vertices=vertices, config=config))
+
+
+def former_graph(harness: DispatcherHarness, job_id: JobId = A) -> JobGraph:
+    return payloads.STORED_JOB.decode(harness.cluster.graphs[job_id], "the job").graph
+
+
+def runner_of(harness: DispatcherHarness, job_id: JobId) -> FakeJobMasterRunner | None:
+    """Return the latest JobMaster of a job."""
+    return next((each for each in reversed(harness.job_masters.made) if each.job.graph.job_id == job_id), None)
+
+
+async def running_of(harness: DispatcherHarness, job_id: JobId) -> FakeJobMasterRunner:
+    await until(lambda: runner_of(harness, job_id) is not None)
+    runner = runner_of(harness, job_id)
+    assert runner is not None
+    await until(lambda: runner.status is JobStatus.RUNNING)
+    return runner
+
+
+async def snapshot(dispatcher: Dispatcher, job_id: JobId) -> JobSnapshot:
+    return await dispatcher.job(JobQuery(job_id=job_id))
+
+
+async def stopping(harness: DispatcherHarness, dispatcher: Dispatcher) -> FakeJobMasterRunner:
+    """Submit A, upgrade it to B, and return the JobMaster of A, which is asked to drain."""
+    runner = await streaming(harness, dispatcher)
+    await dispatcher.submit_job(upgrade(former_graph(harness)))
+    await until(lambda: bool(runner.queries))
+    assert isinstance(runner.queries[0], DrainTask)
+    return runner
+
+
+@virtual_time
+async def test_a_job_begins_from_where_its_predecessor_was_stopped_and_both_name_each_other() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        former = await stopping(harness, dispatcher)
+        assert runner_of(harness, B) is None, "it does not start before its predecessor has ended"
+        former.finish()
+        await running_of(harness, B)
+
+        assert harness.savepoints.made == [(TriggerId(B), LOCATION)]
+        assert harness.savepoints.restored == [B]
+        stored = former_graph(harness, B)
+        assert stored.name == former_graph(harness, B).name == (await snapshot(dispatcher, A)).graph.name
+        assert stored.config["execution.state-recovery.path"] == LOCATION
+        assert stored.config["execution.state-recovery.claim-mode"] == "CLAIM"
+        assert (await snapshot(dispatcher, A)).successor == B
+        assert (await snapshot(dispatcher, A)).status is JobStatus.FINISHED
+        assert (await snapshot(dispatcher, B)).graph.config["execution.upgrade-of"] == A
+
+
+@virtual_time
+async def test_what_does_not_fit_is_refused_and_the_job_goes_on() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await streaming(harness, dispatcher)
+        harness.savepoints.refuse_with = Invalid("no query takes the state of 'files-v1'")
+        graph = former_graph(harness)
+        assert isinstance(await outcome_of(dispatcher.submit_job(upgrade(graph))), Invalid)
+        harness.savepoints.refuse_with = None
+        unknown = structs.replace(graph, config={"execution.upgrade-of": "9" * 32})
+        assert isinstance(await outcome_of(dispatcher.submit_job(JobSubmission(graph=unknown))), NotFound)
+        restored = upgrade(graph).graph
+        restored = structs.replace(restored, config={**restored.config, "execution.state-recovery.path": "/s"})
+        assert isinstance(await outcome_of(dispatcher.submit_job(JobSubmission(graph=restored))), Invalid)
+        await settle()
+
+        assert (runner.queries, [*harness.cluster.graphs]) == ([], [A])
+        assert (await snapshot(dispatcher, A)).status is JobStatus.RUNNING
+
+
+@virtual_time
+async def test_a_job_that_is_being_stopped_is_not_upgraded_once_more() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        await stopping(harness, dispatcher)
+        other = structs.replace(upgrade(former_graph(harness)).graph, job_id=JobId("c" * 32))
+        assert isinstance(await outcome_of(dispatcher.submit_job(JobSubmission(graph=other))), Conflict)
+
+
+@virtual_time
+async def test_a_job_that_fails_before_its_first_batch_is_followed_by_the_former_one() -> None:
+    """From the same savepoint, under an id of its own, before the failure is durable."""
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        (await stopping(harness, dispatcher)).finish()
+        (await running_of(harness, B)).fail("the state does not fit")
+        await running_of(harness, BACK)
+        await until(lambda: B not in dispatcher.jobs)
+
+        failed, back = await snapshot(dispatcher, B), await snapshot(dispatcher, BACK)
+        assert (failed.status, failed.successor) == (JobStatus.FAILED, BACK)
+        assert (back.status, back.graph.rerun_of) == (JobStatus.RUNNING, A)
+        assert back.graph.config["execution.state-recovery.path"] == LOCATION
+        assert "execution.upgrade-of" not in back.graph.config
+        assert harness.savepoints.restored == [B, BACK]
+        assert {vertex.id for vertex in back.graph.vertices}.isdisjoint({VertexId(v.id) for v in failed.graph.vertices})
+
+
+@virtual_time
+async def test_a_job_that_has_committed_a_batch_is_not_followed_by_the_former_one() -> None:
+    """It would process again what is in the sink already."""
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        (await stopping(harness, dispatcher)).finish()
+        runner = await running_of(harness, B)
+        harness.savepoints.progressed = True
+        runner.fail("the state does not fit")
+        await until(lambda: B not in dispatcher.jobs)
+
+        assert (await snapshot(dispatcher, B)).successor == ""
+        assert runner_of(harness, BACK) is None
+
+
+@virtual_time
+async def test_the_next_leader_goes_on_with_an_upgrade_whose_leader_died_while_the_predecessor_stopped() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        await stopping(harness, dispatcher)
+    harness.job_masters.made.clear()
+    async with harness.leading() as dispatcher:
+        (await running_of(harness, A)).finish()
+        await running_of(harness, B)
+
+        assert harness.savepoints.made == [(TriggerId(B), LOCATION)]
+        assert (await snapshot(dispatcher, A)).successor == B
+
+
+@virtual_time
+async def test_the_next_leader_starts_a_job_whose_predecessor_has_ended() -> None:
+    """The leader died between the end of the one and the start of the other."""
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        former = await stopping(harness, dispatcher)
+        former.finish()
+        await until(lambda: bool(harness.savepoints.made))
+        harness.savepoints.proceed.clear()
+        await until(lambda: A not in dispatcher.jobs)
+    harness.savepoints.proceed.set()
+    async with harness.leading():
+        await running_of(harness, B)
+
+        assert harness.savepoints.restored == [B]
+
+
+@virtual_time
+async def test_a_leader_that_died_after_it_had_gone_back_is_followed_by_one_that_does_so_once() -> None:
+    """The former job was stored, the end of the failed one was not: that one fails once more."""
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        (await stopping(harness, dispatcher)).finish()
+        await running_of(harness, B)
+    stored = payloads.STORED_JOB.decode(harness.cluster.graphs[B], "the job")
+    assert stored.upgrade is not None
+    again = core.former_again(stored.graph, stored.upgrade.former)
+    harness.cluster.graphs[BACK] = payloads.STORED_JOB.encode(StoredJob(graph=again, submitted_ms=1))
+    harness.job_masters.made.clear()
+    async with harness.leading() as dispatcher:
+        await running_of(harness, BACK)
+        (await running_of(harness, B)).fail("the state does not fit")
+        await until(lambda: B not in dispatcher.jobs)
+
+        assert (await snapshot(dispatcher, B)).successor == BACK
+        assert harness.savepoints.restored == [B, BACK]
+        assert [each.job.graph.job_id for each in harness.job_masters.made].count(BACK) == 1
+
+
+@virtual_time
+async def test_the_operation_that_stops_the_predecessor_is_found_by_the_id_of_the_new_job() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        former = await stopping(harness, dispatcher)
+        former.finish()
+        await running_of(harness, B)
+        found = await dispatcher.operation(OperationQuery(job_id=A, trigger_id=TriggerId(B)))
+        assert (found.status, found.location) == (OperationStatus.COMPLETED, LOCATION)

@@ -1,0 +1,100 @@
+"""A file sink is taken back to a savepoint: the later files are moved, all of them, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.unit.savepoints.interruptions import Died, dying_at
+
+from flintlock.model.errors import Invalid
+from flintlock.savepoints.rewinding import files_up_to, planned_rewind, rewind_sink
+
+JOB = "a" * 32
+
+
+def entry(sink: Path, *files: str) -> str:
+    return "\n".join(["v1", *(json.dumps({"path": (sink / name).as_uri(), "action": "add"}) for name in files)])
+
+
+def write(sink: Path, batches: int, *, compact: int = 10) -> None:
+    """Write batches as Spark does, each with a file in a partition whose name has to be escaped."""
+    (sink / "_spark_metadata").mkdir(parents=True)
+    every: list[str] = []
+    for batch in range(batches):
+        name = f"day=1 a/{batch}.parquet"
+        (sink / name).parent.mkdir(exist_ok=True)
+        (sink / name).write_text(str(batch))
+        every.append(name)
+        whole = (batch + 1) % compact == 0
+        log = sink / "_spark_metadata" / (f"{batch}.compact" if whole else str(batch))
+        log.write_text(entry(sink, *(every if whole else [name])))
+
+
+def files(directory: Path) -> list[str]:
+    return sorted(path.stem for path in (directory / "day=1 a").glob("*.parquet"))
+
+
+@pytest.mark.parametrize(("batches", "back"), [(5, 2), (25, 12), (12, 9), (12, 8), (25, 3)])
+def test_what_came_later_is_moved_with_its_entries(tmp_path: Path, batches: int, back: int) -> None:
+    sink, aside = tmp_path / "out", tmp_path / "out" / f".flintlock-rewound-{JOB}"
+    write(sink, batches)
+    (sink / "other.txt").touch()
+
+    rewind_sink(sink, back, JOB)
+    rewind_sink(sink, back, JOB)
+
+    assert files(sink) == sorted(map(str, range(back + 1)))
+    assert files(aside) == sorted(map(str, range(back + 1, batches)))
+    assert (sink / "other.txt").exists()
+    left = {path.name: path.read_text() for path in (sink / "_spark_metadata").iterdir()}
+    assert len(files_up_to(left, back) or {}) == back + 1
+    assert max(int(name.removesuffix(".compact")) for name in left) == back
+
+
+def test_a_sink_that_is_not_ahead_is_left_as_it_is(tmp_path: Path) -> None:
+    write(tmp_path / "out", 3)
+    rewind_sink(tmp_path / "out", 2, JOB)
+    rewind_sink(tmp_path / "new", 2, JOB)
+
+    assert files(tmp_path / "out") == ["0", "1", "2"]
+    assert not (tmp_path / "out" / f".flintlock-rewound-{JOB}").exists()
+
+
+def test_a_log_whose_entries_spark_has_removed_does_not_say_what_to_move(tmp_path: Path) -> None:
+    sink = tmp_path / "out"
+    write(sink, 12)
+    (sink / "_spark_metadata" / "3").unlink()
+
+    with pytest.raises(Invalid, match="cannot be taken back to batch 5"):
+        planned_rewind(sink, 5)
+    assert len(planned_rewind(sink, 9).files) == 2
+
+
+def test_a_file_outside_of_the_sink_is_never_moved(tmp_path: Path) -> None:
+    sink = tmp_path / "out"
+    write(sink, 2)
+    (sink / "_spark_metadata" / "1").write_text(entry(tmp_path / "elsewhere", "1.parquet"))
+
+    with pytest.raises(Invalid, match="which is not in it"):
+        rewind_sink(sink, 0, JOB)
+
+
+def test_whoever_dies_in_between_is_followed_by_one_that_completes_it(tmp_path: Path) -> None:
+    for number in range(1, 1000):
+        sink = tmp_path / str(number) / "out"
+        write(sink, 4)
+        died = False
+        try:
+            with dying_at(tmp_path / str(number), number):
+                rewind_sink(sink, 1, JOB)
+        except Died:
+            died = True
+        rewind_sink(sink, 1, JOB)
+        assert files(sink) == ["0", "1"]
+        assert files(sink / f".flintlock-rewound-{JOB}") == ["2", "3"]
+        if not died:
+            assert number > 5
+            return
+    raise AssertionError("it never ended")
