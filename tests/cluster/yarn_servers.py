@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -68,32 +68,6 @@ class RunningYarn:
         self._start("nodemanager", "nodemanager.NodeManager", self.conf_dir)
         self._await_nodes("activeNodes", 1)
 
-    def start_node(self, name: str) -> None:
-        """Start one more NodeManager; return when it is registered."""
-        local = {f"yarn.nodemanager.{kind}-dirs": self.home / name / kind for kind in ("local", "log")}
-        self._configure(self.home / name, local)
-        active = self.nodes("activeNodes")
-        self._start(name, "nodemanager.NodeManager", self.home / name)
-        self._await_nodes("activeNodes", active + 1)
-
-    def lose_node(self, name: str) -> None:
-        """Kill a NodeManager; its containers run on. Return when YARN counts the node as lost."""
-        lost = self.nodes("lostNodes")
-        self._kill(name)
-        self._await_nodes("lostNodes", lost + 1)
-
-    def restart_resource_manager(self) -> None:
-        """Kill the ResourceManager, and start it again; return when the nodes have registered with the new one."""
-        active = self.nodes("activeNodes")
-        self._kill("resourcemanager")
-        self._start("resourcemanager", "resourcemanager.ResourceManager", self.conf_dir)
-        self._await_nodes("activeNodes", active)
-
-    def node_of(self, container: psutil.Process) -> str:
-        """Return the name of the NodeManager that has started a process."""
-        names = [name for name in self._servers if container.cwd().startswith(f"{self.home / name}/")]
-        return names[0] if names else "nodemanager"
-
     def nodes(self, kind: str) -> int:
         """Return a count of nodes, as YARN's metrics name it."""
         return int(self._get("metrics").get("clusterMetrics", {}).get(kind, -1))
@@ -104,11 +78,6 @@ class RunningYarn:
         except TimeoutError as error:
             logs = "\n".join(path.read_text()[-2000:] for path in self.home.glob("*.log"))
             raise TimeoutError(f"{error}\n{logs}") from None
-
-    def _kill(self, name: str) -> None:
-        server = self._servers.pop(name)
-        server.kill()
-        server.wait()
 
     def stop(self) -> None:
         """End all applications, then the servers."""
@@ -130,11 +99,6 @@ class RunningYarn:
         """Return one of them."""
         return dict(self._get(f"apps/{application_id}").get("app", {}))
 
-    def rest_of(self, application_id: str) -> str:
-        """Return where the JobManager of an application listens, as it has registered; empty until then."""
-        address = self.application(application_id).get("amRPCAddress") or ""
-        return f"http://{address}" if address.rpartition(":")[2].isdecimal() else ""
-
     def containers(self, module: str = "", application_id: str = "") -> list[psutil.Process]:
         """Return the processes of Flintlock in containers; `module`: those that run this one."""
         found: list[psutil.Process] = []
@@ -143,15 +107,6 @@ class RunningYarn:
                 command = " ".join(process.cmdline())
                 inside = f"{self.home}/" in command and "--state-dir" in command and f"/{application_id}" in command
                 if inside and "/bin/bash" not in command and f"-m flintlock.entrypoints.{module}" in command:
-                    found.append(process)
-        return found
-
-    def executors(self, application_id: str) -> list[psutil.Process]:
-        """Return the processes of Spark in the containers of an application, its Python workers among them."""
-        found: list[psutil.Process] = []
-        for process in psutil.process_iter():
-            with suppress(psutil.Error):
-                if f"/{application_id}/container_" in process.cwd():
                     found.append(process)
         return found
 
@@ -177,7 +132,7 @@ class RunningYarn:
                 ending_with_this_process(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
-    def _configure(self, conf_dir: Path, more: Mapping[str, object] | None = None) -> None:
+    def _configure(self, conf_dir: Path) -> None:
         conf_dir.mkdir(parents=True)
         manager = {f"yarn.resourcemanager.{name}": f"127.0.0.1:{port}" for name, port in self._ports.items()}
         nodes = {
@@ -206,7 +161,6 @@ class RunningYarn:
                 "yarn.resourcemanager.fs.state-store.uri": f"file://{self.home}/rmstate",
                 "yarn.log-aggregation-enable": "true",
                 "yarn.nodemanager.remote-app-log-dir": f"file://{self.aggregated_logs}",
-                **(more or {}),
             },
             "capacity-scheduler": {
                 "yarn.scheduler.capacity.root.queues": "default",

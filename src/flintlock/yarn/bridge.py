@@ -16,9 +16,10 @@ from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from typing import IO, Final, TypeVar, cast
 
-from py4j.java_gateway import GatewayParameters, JavaGateway
+from py4j.java_gateway import GatewayClient, GatewayParameters, JavaGateway
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
 from flintlock.model.errors import FlintlockError, NotFound, Refused, Unavailable
@@ -59,6 +60,32 @@ _NOT_FOUND: Final = frozenset(
     }
 )
 _REFUSED: Final = (_EXCEPTIONS, "org.apache.hadoop.security.AccessControlException")
+
+
+class ReleasingClient(GatewayClient):
+    """A client of the JVM that says in a thread of its own which objects are no longer used.
+
+    Py4J does so where Python happens to collect them, in the event loop's thread, too: a JVM that pauses would hold it
+    up.
+    """
+
+    def __init__(self, parameters: GatewayParameters) -> None:
+        super().__init__(gateway_parameters=parameters)
+        self._dropped: Final[SimpleQueue[str | None]] = SimpleQueue()
+        self._thread: Final = threading.Thread(target=self._release, name="yarn-bridge-objects", daemon=True)
+        self._thread.start()
+
+    def garbage_collect_object(self, target_id: str) -> None:
+        """Have an object released soon. Never blocks; may be called while the same thread is in here."""
+        self._dropped.put(target_id)
+
+    def end_releasing(self) -> None:
+        """Release nothing from now on: the JVM ends."""
+        self._dropped.put(None)
+
+    def _release(self) -> None:
+        while (target_id := self._dropped.get()) is not None:
+            super().garbage_collect_object(target_id)
 
 
 class YarnJvm:
@@ -116,6 +143,7 @@ def running_bridge(environ: Mapping[str, str]) -> Generator[YarnJvm]:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           env=dict(environ), text=True) as process:  # fmt: skip
         stdin, stdout = cast("IO[str]", process.stdin), cast("IO[str]", process.stdout)  # both are pipes
+        client: ReleasingClient | None = None
         gateway: JavaGateway | None = None
         reader = threading.Thread(target=_keep, args=(stdout, lines), name="yarn-bridge-output", daemon=True)
 
@@ -126,9 +154,13 @@ def running_bridge(environ: Mapping[str, str]) -> Generator[YarnJvm]:
         try:
             port, secret = _read_gateway(stdout, lines)
             reader.start()
-            gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=secret, auto_convert=True))
+            parameters = GatewayParameters(port=port, auth_token=secret, auto_convert=True)
+            client = ReleasingClient(parameters)
+            gateway = JavaGateway(client, gateway_parameters=parameters)
             yield YarnJvm(gateway, ended)
         finally:
+            if client is not None:
+                client.end_releasing()
             if gateway is not None:
                 gateway.shutdown()  # from then on it sends nothing when Python drops its references
             stdin.close()

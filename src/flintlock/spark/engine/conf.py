@@ -99,7 +99,7 @@ def _python_workers(settings: EngineSettings, master: str) -> dict[str, str]:
         own = settings.worker_memory > 0 or (bool(settings.worker_output) and same_python)
         return {"spark.python.daemon.module": MODULE} if own else {}
     daemon = {"spark.python.daemon.module": MODULE, f"spark.executorEnv.{IDLE_VARIABLE}": _IDLE_S}
-    ending = daemon if same_python and master.startswith(("spark://", "yarn")) else {}
+    ending = daemon if same_python and master.startswith("spark://") else {}
     if settings.worker_memory <= 0:
         return ending
     cores = int(settings.conf.get("spark.executor.cores", "1"))
