@@ -21,6 +21,7 @@ from bench import (
     high_availability,
     leader_change,
     many_jobs,
+    many_taskmanagers,
     member_tls,
     results,
     savepoints,
@@ -58,6 +59,7 @@ MEASURES: Final[dict[str, Callable[[], Iterator[Figure]]]] = {
     "recovery": high_availability.recovery,
     "ended-jobs": many_jobs.ended_jobs,
     "growth": growth.growth,
+    "thousand-taskmanagers": many_taskmanagers.many_taskmanagers,
     "longest-step": many_jobs.longest_step,
     "dashboard": dashboard.dashboard,
 }
