@@ -50,7 +50,7 @@ function intervalOf<T>({ everyMs = false }: Options<T>): number | false | ((quer
 /** Whether a path shows something of these jobs, or counts jobs. */
 export function concerns(path: string, jobs: ReadonlySet<string>): boolean {
   const [, first, second = "", third = ""] = path.split(/[/?]/);
-  if (first === "taskmanagers") return third !== "metrics"; // those are read at regular times
+  if (first === "taskmanagers") return third === ""; // metrics are read at regular times, logs and the like when they are opened
   if (first === "overview" || first === "resources") return true;
   return first === "jobs" && (second === "overview" || jobs.has(second));
 }

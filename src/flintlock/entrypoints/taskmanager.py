@@ -61,6 +61,7 @@ from flintlock.model.application import APPLICATION_REST_VARIABLE, APPLICATION_V
 from flintlock.model.ids import BlobKey, InstanceId, TaskManagerId
 from flintlock.model.slots import Hardware, TaskManagerRegistration
 from flintlock.monitoring.loop_monitor import LoopMonitor
+from flintlock.rest.secrets import effective_settings
 from flintlock.rpc.client import RpcChannels
 from flintlock.rpc.security import RpcSecurity
 from flintlock.rpc.server import RpcServer
@@ -148,6 +149,7 @@ async def _serve(settings: ProcessSettings, run_dir: Path) -> None:
             processes=LocalProcesses(),
             unregistered_timeout_s=configuration.get(UNREGISTERED_TIMEOUT) if is_worker else math.inf,
             process_logs=ProcessLogs.of(state_dir / "log", engine=engine_log),
+            settings=effective_settings(configuration),
         )
         task_manager = TaskManager(services, guard)
         rpc.serve(TaskManagerGateway, task_manager, guard.check)

@@ -49,6 +49,12 @@ class ReadProcessLog(Struct, frozen=True, kw_only=True, tag="read-log"):
     engine: bool = False  # without a name: the log of its Spark engine
 
 
+class ReadProcessSettings(Struct, frozen=True, kw_only=True, tag="read-settings"):
+    """Answer with the TaskManager's effective configuration (ProcessSettingsRead)."""
+
+    task_manager: TaskManagerId
+
+
 class ReadEngineUi(Struct, frozen=True, kw_only=True, tag="read-engine-ui"):
     """Answer with a page of Spark's own UI of the TaskManager's engine (EngineUiPage)."""
 
@@ -57,7 +63,7 @@ class ReadEngineUi(Struct, frozen=True, kw_only=True, tag="read-engine-ui"):
     root: str  # that the links of the page begin with
 
 
-ProcessQuery: TypeAlias = DumpProcessThreads | ListProcessLogs | ReadProcessLog | ReadEngineUi
+ProcessQuery: TypeAlias = DumpProcessThreads | ListProcessLogs | ReadProcessLog | ReadProcessSettings | ReadEngineUi
 
 
 class ProcessThreadsDumped(Struct, frozen=True, kw_only=True, tag="threads-dumped"):
@@ -86,6 +92,12 @@ class ProcessLogRead(Struct, frozen=True, kw_only=True, tag="log-read"):
     data: bytes
 
 
+class ProcessSettingsRead(Struct, frozen=True, kw_only=True, tag="settings-read"):
+    """The effective configuration of a process, without the values of secrets."""
+
+    settings: dict[str, str]
+
+
 class EngineUiPage(Struct, frozen=True, kw_only=True, tag="engine-ui-page"):
     """A response of Spark's UI: a page, a script, an image, or where to find one."""
 
@@ -95,4 +107,6 @@ class EngineUiPage(Struct, frozen=True, kw_only=True, tag="engine-ui-page"):
     location: str = ""  # of a redirection: a path below the root
 
 
-ProcessAnswer: TypeAlias = ProcessThreadsDumped | ProcessLogsListed | ProcessLogRead | EngineUiPage
+ProcessAnswer: TypeAlias = (
+    ProcessThreadsDumped | ProcessLogsListed | ProcessLogRead | ProcessSettingsRead | EngineUiPage
+)

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from flintlock.config.configuration import Configuration
+from flintlock.config.options import OPTIONS
+
 HIDDEN: Final = "******"
 """Shown instead of a value."""
 
@@ -28,6 +31,13 @@ def is_secret(key: str) -> bool:
 def without_secrets(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the settings with the values of secrets hidden."""
     return {key: HIDDEN if is_secret(key) else value for key, value in settings.items()}
+
+
+def effective_settings(configuration: Configuration) -> dict[str, str]:
+    """Return all settings of a process by key, defaults included, with the values of secrets hidden."""
+    defaults = {option.key: option.default_text for option in OPTIONS}
+    effective = without_secrets({**defaults, **configuration.as_dict()})
+    return {key: effective[key] for key in sorted(effective)}
 
 
 def arguments_without_secrets(arguments: Iterable[str]) -> list[str]:

@@ -161,7 +161,7 @@ class TaskManager:
         """Answer about this process, or about its engine."""
         if isinstance(message, ReadEngineUi):
             return await self._engine().session.read_ui(message)
-        return await answer_process_query(message, self._services.process_logs)
+        return await answer_process_query(message, self._services.process_logs, self._services.settings)
 
     async def watch_liveness(self, message: LivenessProbe) -> None:
         """Return when that incarnation is over, with all its work."""

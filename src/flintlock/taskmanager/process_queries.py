@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
 from flintlock.host.logs.process_logs import ProcessLogs, read_last_lines
@@ -13,21 +14,27 @@ from flintlock.model.diagnostics import (
     ListProcessLogs,
     ProcessLogRead,
     ProcessLogsListed,
+    ProcessSettingsRead,
     ProcessThreadsDumped,
     ReadProcessLog,
+    ReadProcessSettings,
 )
 from flintlock.model.errors import NotFound
 
 
 async def answer_process_query(
-    query: DumpProcessThreads | ListProcessLogs | ReadProcessLog, logs: ProcessLogs
-) -> ProcessThreadsDumped | ProcessLogsListed | ProcessLogRead:
+    query: DumpProcessThreads | ListProcessLogs | ReadProcessLog | ReadProcessSettings,
+    logs: ProcessLogs,
+    settings: Mapping[str, str],
+) -> ProcessThreadsDumped | ProcessLogsListed | ProcessLogRead | ProcessSettingsRead:
     """Return the answer. Raises NotFound for a log that does not exist here."""
     match query:
         case DumpProcessThreads():
             return ProcessThreadsDumped(stacks=(*thread_stacks(), *task_stacks()))
         case ListProcessLogs():
             return ProcessLogsListed(files=await asyncio.to_thread(logs.files))
+        case ReadProcessSettings():
+            return ProcessSettingsRead(settings=dict(settings))
         case ReadProcessLog():
             return await asyncio.to_thread(_read, query, logs)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,6 +84,7 @@ class TaskManagerServices:
     unregistered_timeout_s: float = math.inf  # without a leader for so long, it ends
     processes: ProcessTable | None = None  # None: there are no processes to observe
     process_logs: ProcessLogs = field(default_factory=ProcessLogs)  # what this process and its machine log
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])  # in effect, without the values of secrets
     leader_moved: Callable[[], Awaitable[None]] = never  # returns when the leader is not `resource_manager`'s last one
 
     def log_path(self, attempt: AttemptId) -> Path:

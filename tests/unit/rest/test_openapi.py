@@ -27,9 +27,11 @@ from flintlock.model.diagnostics import (
     ListProcessLogs,
     ProcessLogRead,
     ProcessLogsListed,
+    ProcessSettingsRead,
     ProcessThreadsDumped,
     ReadEngineUi,
     ReadProcessLog,
+    ReadProcessSettings,
     ThreadStack,
 )
 from flintlock.model.ids import StepName, TaskManagerId, TriggerId
@@ -88,6 +90,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     rest.resource_manager.process_answers = {
         DumpProcessThreads(task_manager=manager): ProcessThreadsDumped(stacks=(STACK,)),
         ListProcessLogs(task_manager=manager): ProcessLogsListed(files=()),
+        ReadProcessSettings(task_manager=manager): ProcessSettingsRead(settings={"rest.port": "0"}),
         ReadProcessLog(task_manager=manager): read,
         ReadProcessLog(task_manager=manager, stdout=True): read,
         ReadProcessLog(task_manager=manager, engine=True): read,

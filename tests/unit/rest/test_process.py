@@ -18,8 +18,10 @@ from flintlock.model.diagnostics import (
     LogFileInfo,
     ProcessLogRead,
     ProcessLogsListed,
+    ProcessSettingsRead,
     ProcessThreadsDumped,
     ReadProcessLog,
+    ReadProcessSettings,
     ThreadStack,
 )
 from flintlock.model.errors import Unavailable
@@ -166,6 +168,7 @@ def test_a_task_manager_answers_about_its_process_in_flinks_form() -> None:
             stacks=(ThreadStack(name="MainThread", text="stands"),)
         ),
         ListProcessLogs(task_manager=manager): ProcessLogsListed(files=(listed,)),
+        ReadProcessSettings(task_manager=manager): ProcessSettingsRead(settings={"rest.port": "0"}),
         ReadProcessLog(task_manager=manager): ProcessLogRead(data=b"log\n"),
         ReadProcessLog(task_manager=manager, stdout=True): ProcessLogRead(data=b"printed\n"),
         ReadProcessLog(task_manager=manager, engine=True): ProcessLogRead(data=b"of Spark\n"),
@@ -176,13 +179,14 @@ def test_a_task_manager_answers_about_its_process_in_flinks_form() -> None:
         "threadInfos": [{"threadName": "MainThread", "stringifiedThreadInfo": "stands"}]
     }
     assert rest.get("/taskmanagers/tm-1/logs") == {"logs": [{"name": "taskmanager-0.log", "size": 5, "mtime": 17}]}
+    assert rest.get("/taskmanagers/tm-1/config") == [{"key": "rest.port", "value": "0"}]
     assert read_log(rest, "/taskmanagers/tm-1/log") == "log\n"
     assert read_log(rest, "/taskmanagers/tm-1/stdout") == "printed\n"
     assert read_log(rest, "/taskmanagers/tm-1/engine-log") == "of Spark\n"
     assert read_log(rest, "/taskmanagers/tm-1/logs/a%20b.log") == "named\n"
 
 
-@pytest.mark.parametrize("part", ["thread-dump", "logs", "log", "stdout", "engine-log", "logs/x.log"])
+@pytest.mark.parametrize("part", ["thread-dump", "config", "logs", "log", "stdout", "engine-log", "logs/x.log"])
 def test_a_task_manager_that_is_not_there_or_does_not_answer(part: str) -> None:
     rest = RestHarness()
 

@@ -15,8 +15,10 @@ from flintlock.model.diagnostics import (
     ListProcessLogs,
     ProcessLogRead,
     ProcessLogsListed,
+    ProcessSettingsRead,
     ProcessThreadsDumped,
     ReadProcessLog,
+    ReadProcessSettings,
 )
 from flintlock.model.errors import NotFound
 from flintlock.model.ids import TaskManagerId
@@ -34,8 +36,16 @@ def logs(tmp_path: Path) -> ProcessLogs:
     return ProcessLogs(directory=tmp_path, log=tmp_path / "taskmanager-0.log", stdout=tmp_path / "taskmanager-0.out")
 
 
-def answer(query: DumpProcessThreads | ListProcessLogs | ReadProcessLog, logs: ProcessLogs) -> object:
-    return asyncio.run(answer_process_query(query, logs))
+def answer(
+    query: DumpProcessThreads | ListProcessLogs | ReadProcessLog | ReadProcessSettings, logs: ProcessLogs
+) -> object:
+    return asyncio.run(answer_process_query(query, logs, {"parallelism.default": "2"}))
+
+
+def test_its_configuration_is_read(logs: ProcessLogs) -> None:
+    read = answer(ReadProcessSettings(task_manager=TM), logs)
+
+    assert read == ProcessSettingsRead(settings={"parallelism.default": "2"})
 
 
 def test_its_threads_and_tasks_are_dumped(logs: ProcessLogs) -> None:

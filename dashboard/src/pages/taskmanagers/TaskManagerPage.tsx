@@ -2,7 +2,7 @@ import type { ReactNode } from "react";
 
 import { useApi } from "../../api/queries.ts";
 import { hasRole } from "../../api/roles.ts";
-import type { CallerInfo, TaskManagerDetails } from "../../api/types.ts";
+import type { CallerInfo, ConfigEntry, TaskManagerDetails } from "../../api/types.ts";
 import { formatBytes, formatCount, formatDuration } from "../../formats/formats.ts";
 import { useClusterTime, useLive } from "../../live/LiveProvider.tsx";
 import { Answer } from "../../parts/Answer.tsx";
@@ -12,6 +12,7 @@ import { JobLink } from "../../parts/JobRows.tsx";
 import { type ChartedMetric, MetricCharts } from "../../parts/MetricCharts.tsx";
 import { ProcessLog, Threads } from "../../parts/ProcessText.tsx";
 import { Empty, Section } from "../../parts/Section.tsx";
+import { Settings } from "../../parts/Settings.tsx";
 import { SparkUi } from "../../parts/SparkUi.tsx";
 import { Table } from "../../parts/Table.tsx";
 
@@ -75,6 +76,9 @@ export function TaskManagerPage({ id }: { readonly id: string }): ReactNode {
         </Answer>
       </Section>
       <MetricCharts path={path} charts={CHARTS} />
+      <Section title="Configuration">
+        <Folded title="Settings in effect">{() => <Configuration path={`${path}/config`} />}</Folded>
+      </Section>
       {hasRole(caller.data, "operator") && (
         <Section title="Process">
           <SparkUi taskManager={id} label="Open the UI of Spark" />
@@ -85,4 +89,9 @@ export function TaskManagerPage({ id }: { readonly id: string }): ReactNode {
       )}
     </>
   );
+}
+
+function Configuration({ path }: { readonly path: string }): ReactNode {
+  const query = useApi<readonly ConfigEntry[]>(path);
+  return <Answer query={query}>{(entries) => <Settings label="Configuration" entries={entries.map(({ key, value }) => [key, value])} />}</Answer>;
 }

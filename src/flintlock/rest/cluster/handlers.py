@@ -8,13 +8,13 @@ import msgspec
 
 from flintlock.api import cluster as shapes
 from flintlock.api.jobs import Empty, Errors
-from flintlock.config.options import OPTIONS, WEB_CANCEL, WEB_REFRESH
+from flintlock.config.options import WEB_CANCEL, WEB_REFRESH
 from flintlock.model.application import ShutDownCluster
 from flintlock.model.errors import Unavailable
 from flintlock.model.jobs import JobQuery
 from flintlock.model.states import JobStatus
 from flintlock.rest.cluster import translate
-from flintlock.rest.secrets import without_secrets
+from flintlock.rest.secrets import effective_settings
 from flintlock.rest.server.http import HttpResponse, RestCall, json_response, no_such
 
 
@@ -108,10 +108,8 @@ async def job_jobmanager_config(call: RestCall) -> HttpResponse:
 
 
 def _configuration(call: RestCall) -> list[shapes.ConfigEntry]:
-    given = call.services.configuration.as_dict()
-    defaults = {option.key: option.default_text for option in OPTIONS}
-    effective = without_secrets({**defaults, **given})
-    return [shapes.ConfigEntry(key=key, value=effective[key]) for key in sorted(effective)]
+    settings = effective_settings(call.services.configuration)
+    return [shapes.ConfigEntry(key=key, value=value) for key, value in settings.items()]
 
 
 async def versions(call: RestCall) -> HttpResponse:

@@ -4,27 +4,36 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from flintlock.api.cluster import ConfigEntry
 from flintlock.model.diagnostics import (
     DumpProcessThreads,
     ListProcessLogs,
     ProcessLogRead,
     ProcessLogsListed,
     ProcessQuery,
+    ProcessSettingsRead,
     ProcessThreadsDumped,
     ReadProcessLog,
+    ReadProcessSettings,
 )
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import TaskManagerId
 from flintlock.rest.cluster import process
 from flintlock.rest.server.http import HttpResponse, RestCall, json_response
 
-A = TypeVar("A", ProcessThreadsDumped, ProcessLogsListed, ProcessLogRead)
+A = TypeVar("A", ProcessThreadsDumped, ProcessLogsListed, ProcessLogRead, ProcessSettingsRead)
 
 
 async def thread_dump(call: RestCall) -> HttpResponse:
     """The stack of every thread and every task of a TaskManager."""
     answer = await _ask(call, DumpProcessThreads(task_manager=_id(call)), ProcessThreadsDumped)
     return json_response(process.thread_dump(answer.stacks))
+
+
+async def config(call: RestCall) -> HttpResponse:
+    """A TaskManager's effective configuration."""
+    answer = await _ask(call, ReadProcessSettings(task_manager=_id(call)), ProcessSettingsRead)
+    return json_response([ConfigEntry(key=key, value=value) for key, value in answer.settings.items()])
 
 
 async def logs(call: RestCall) -> HttpResponse:

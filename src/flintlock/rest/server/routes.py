@@ -318,6 +318,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         f"{_TASK_MANAGER}/thread-dump", taskmanager.thread_dump, of_process.ThreadDump, errors=(404, 503),
         role=_OPERATOR,
     ),
+    _get(f"{_TASK_MANAGER}/config", taskmanager.config, list[of_cluster.ConfigEntry], errors=(404, 503)),
     _get(f"{_TASK_MANAGER}/logs", taskmanager.logs, of_process.LogFiles, errors=(404, 503), role=_OPERATOR),
     _get(f"{_TASK_MANAGER}/logs/{{file}}", taskmanager.log_file, str, errors=(404, 503), role=_OPERATOR),
     _get(f"{_TASK_MANAGER}/log", taskmanager.log, str, errors=(404, 503), role=_OPERATOR),
