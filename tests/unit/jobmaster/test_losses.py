@@ -47,6 +47,7 @@ from flintlock.model.tasks import (
     Failure,
     FailureKind,
     RegionPhase,
+    RegionRecord,
     ResultRows,
     TaskFailed,
     TaskFinished,
@@ -294,6 +295,37 @@ def test_a_failure_downstream_of_a_blocking_exchange_does_not_run_the_upstream_a
     harness.restart()
 
     assert (harness.attempt(0), harness.attempt(1)) == (0, 1)
+
+
+def test_a_job_that_continues_another_reads_what_that_one_computed_and_computes_it_again_only_if_it_is_gone() -> None:
+    earlier = manifest_of({"part-0": 10}, 1)
+    reused = RegionRecord(
+        job_id=JOB,
+        region=RegionId(0),
+        phase=RegionPhase.FINISHED,
+        attempt=0,
+        task_manager=TaskManagerId(""),
+        instance=InstanceId(""),
+        outcome=TaskFinished(
+            materialised={StepName("clean"): "/work/earlier/clean/0"},
+            manifests={StepName("clean"): earlier},
+            results=(ROWS,),
+        ),
+        reused_from="earlier",
+    )
+    harness = JobHarness(SIDE, progress=(reused,))
+    harness.start()
+    assert (harness.state(0), harness.job.regions[0].current.task_manager) == (E.FINISHED, None)
+    harness.run_region(1)
+    (sent,) = harness.of(SendDeploy)
+    assert sent.order.region.id == 1, "only the second region runs"
+    assert sent.order.inputs == {"clean": "/work/earlier/clean/0"}
+    assert sent.order.manifests == {"clean": earlier}
+    gone = structs.replace(failure(FailureKind.MISSING_INPUT), missing=(StepName("clean"),))
+    harness.report(TaskFailed(failure=gone), region=1)
+    harness.run_region(0)
+    again = harness.of(SendDeploy)[-1].order
+    assert (again.attempt.attempt, again.outputs, again.work_dir) == (1, ("clean",), f"/work/{JOB}")
 
 
 def test_a_result_that_is_lost_again_and_again_fails_the_job() -> None:

@@ -22,6 +22,19 @@ def read_tail(log: str | Path | int, max_bytes: int = TAIL_BYTES) -> str:
         return ""
 
 
-def tail(log_path: str | Path, lines: int = TAIL_LINES) -> str:
-    """Return the last lines; empty if there are none."""
-    return "\n".join(read_tail(log_path).rstrip().split("\n")[-lines:])
+def tail(log_path: str | Path, lines: int = TAIL_LINES, *, after: int = 0) -> str:
+    """Return the last lines, of what was written after so many bytes; empty if there are none.
+
+    A file that is shorter than that has been replaced since: all of it was written later.
+    """
+    size = size_of(log_path)
+    text = read_tail(log_path, min(TAIL_BYTES, size - after if size >= after else size))
+    return "\n".join(text.rstrip().split("\n")[-lines:])
+
+
+def size_of(log_path: str | Path) -> int:
+    """Return how long a log file is; 0 if there is none."""
+    try:
+        return Path(log_path).stat().st_size
+    except OSError:
+        return 0

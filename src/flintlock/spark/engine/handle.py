@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from flintlock.gateways.engine import SparkSessionKey
-from flintlock.host.logs.log_tail import tail
+from flintlock.host.logs.log_tail import size_of, tail
 from flintlock.model.diagnostics import EngineUiPage
 from flintlock.model.errors import JobFailed, Refused, Unavailable
 from flintlock.model.tasks import FilesPublished, SinkFiles
@@ -72,13 +72,14 @@ class SparkEngine:
         Raises:
             Unavailable: It cannot be started; the message is the cause.
         """
+        written_before = size_of(settings.log_file)  # by earlier engines
         link = await EngineLink.spawn(settings)
         try:
             await asyncio.wait(
                 {link.ready, link.cause}, timeout=settings.start_timeout_s, return_when=asyncio.FIRST_COMPLETED
             )
             if not link.ready.done():
-                cause = link.cause.result() if link.cause.done() else _not_ready(settings)
+                cause = link.cause.result() if link.cause.done() else _not_ready(settings, written_before)
                 raise Unavailable(f"the Spark engine cannot be started: {cause}")
             yield cls(link, link.ready.result())
         finally:
@@ -207,11 +208,15 @@ class SparkEngine:
         return await self._link.ask(command, Measured)
 
 
-def _not_ready(settings: EngineSettings) -> str:
-    """Return what is known of an engine that neither is ready in time nor fails: it may wait for executors."""
+def _not_ready(settings: EngineSettings, written_before: int) -> str:
+    """Return what is known of an engine that neither is ready in time nor fails: it may wait for executors.
+
+    Of its log only what it has written itself: the lines of an earlier engine would look like the cause.
+    """
+    last = tail(settings.log_file, after=written_before) or "(it has written nothing)"
     return (
         f"it is not ready after {settings.start_timeout_s:g} s (taskmanager.engine.start-timeout);"
-        f" the end of {settings.log_file}:\n{tail(settings.log_file)}"
+        f" the end of {settings.log_file}:\n{last}"
     )
 
 
