@@ -20,7 +20,7 @@ class Died(BaseException):
     """The process ends here."""
 
 
-def batch(checkpoint: Path, number: int, partitions: int, offset: int) -> None:
+def commit_batch(checkpoint: Path, number: int, partitions: int, offset: int) -> None:
     """Write a committed batch as Spark does."""
     for log in ("offsets", "commits"):
         (checkpoint / log).mkdir(parents=True, exist_ok=True)
@@ -35,7 +35,7 @@ def batch(checkpoint: Path, number: int, partitions: int, offset: int) -> None:
 
 def repartition(checkpoint: str, partitions: int) -> None:
     """Do what Spark does: one more batch that ends where the last one has ended."""
-    batch(Path(checkpoint), 5, partitions, offset=50)
+    commit_batch(Path(checkpoint), 5, partitions, offset=50)
 
 
 @pytest.fixture
@@ -43,8 +43,8 @@ def place(tmp_path: Path) -> Path:
     checkpoint = tmp_path / "files-v1"
     checkpoint.mkdir()
     (checkpoint / "metadata").write_text('{"id":"x"}')
-    batch(checkpoint, 3, 4, offset=40)
-    batch(checkpoint, 4, 4, offset=50)
+    commit_batch(checkpoint, 3, 4, offset=40)
+    commit_batch(checkpoint, 4, 4, offset=50)
     return checkpoint
 
 
@@ -61,7 +61,7 @@ def test_the_copy_takes_the_place_and_the_former_one_stays_until_the_next_batch(
     assert hidden(place) == [".files-v1.replaced", ".files-v1.rescale.json"]
     files.recover()
     assert files.may_revert
-    batch(place, 6, 3, offset=60)
+    commit_batch(place, 6, 3, offset=60)
     files.recover()
     assert not files.may_revert
     assert hidden(place) == []
@@ -166,14 +166,14 @@ def test_after_a_death_while_the_former_checkpoint_is_put_back_there_is_one_whol
 def test_a_query_that_has_planned_a_batch_on_the_new_state_does_not_go_back(place: Path) -> None:
     files = RescaledCheckpoint(place)
     files.rescale(WANTED, repartition)
-    batch(place, 6, 3, offset=60)
+    commit_batch(place, 6, 3, offset=60)
     (place / "commits" / "6").unlink()
 
     assert not files.may_revert
 
 
 def test_a_batch_without_rows_is_no_repartition(place: Path) -> None:
-    batch(place, 5, 4, offset=50)
+    commit_batch(place, 5, 4, offset=50)
 
     assert not is_repartition(place, 5)
     assert not is_repartition(place, 99)

@@ -9,11 +9,19 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec import structs
-from pyspark.errors.exceptions.connect import AnalysisException
+from pyspark.errors.exceptions.connect import AnalysisException, StreamingQueryException
 from pyspark.sql.types import LongType, StructField, StructType
+from tests.unit.spark.test_rescaled_checkpoints import commit_batch, repartition
 
-from flintlock.model.checkpoints import MAX_BATCHES, MAX_OFFSET, BatchFigures, QueryProgress
-from flintlock.model.ids import AttemptId, JobId, RegionId, StepName
+from flintlock.model.checkpoints import (
+    MAX_BATCHES,
+    MAX_OFFSET,
+    BatchFigures,
+    QueryProgress,
+    StateRescale,
+    StateRescaled,
+)
+from flintlock.model.ids import AttemptId, JobId, RegionId, StepName, TriggerId
 from flintlock.model.jobgraph import JobGraph, JobType, JobVertex, vertex_id
 from flintlock.model.operations import ForeachBatch, Operation, Sink, Source
 from flintlock.model.regions import regions_of
@@ -175,9 +183,10 @@ def streaming(  # noqa: PLR0917 - each with a default
     artifacts: Artifacts | None = None,
     checkpoint_dir: str = f"/checkpoints/{JOB}",
     drain: Callable[[], bool] = lambda: False,
+    rescale: StateRescale | None = None,
 ) -> StreamingTask:
     task, backend, clock = task_of(sink, query), FakeBackend(spark), Clock()
-    task = structs.replace(task, checkpoint_dir=checkpoint_dir)
+    task = structs.replace(task, checkpoint_dir=checkpoint_dir, rescale=rescale)
     kept: Any = artifacts
     frames = StepFrames(backend, task.graph, kept)  # pyright: ignore[reportArgumentType]
     return StreamingTask(
@@ -189,6 +198,7 @@ def streaming(  # noqa: PLR0917 - each with a default
         activity=activity,
         report=report,
         drain=drain,
+        repartition=repartition,
         now_s=lambda: clock.now_s,
         wait=clock.wait,
     )
@@ -530,3 +540,64 @@ def test_an_attempt_reports_the_batch_that_it_continues_after(tmp_path: Path) ->
             checkpoint_dir=str(tmp_path),
         ).run()
     assert [report.restored for report in reports] == [4]
+
+
+WANTED = StateRescale(trigger_id=TriggerId("1" * 32), partitions=3)
+
+
+def rescaling(
+    root: Path, spark: FakeSpark, report: Callable[[QueryProgress], None], sink_log: int = 4
+) -> StreamingTask:
+    """Return a task whose query has committed batch 4 with two partitions, and is to have three."""
+    checkpoint, log = root / JOB / "files-v1", root / "out" / "_spark_metadata"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "metadata").write_text("{}")
+    commit_batch(checkpoint, 3, 2, offset=40)
+    commit_batch(checkpoint, 4, 2, offset=50)
+    log.mkdir(parents=True)
+    for number in range(sink_log + 1):
+        (log / str(number)).write_text("v1")
+    sink = Sink(format="parquet", path=str(root / "out"))
+    return streaming(
+        spark, sink=sink, checkpoint_dir=str(root / JOB), report=report, rescale=WANTED,
+        query=StreamQuery(uid="files-v1", trigger=Trigger(kind=TriggerKind.AVAILABLE_NOW)),
+    )  # fmt: skip
+
+
+def sink_log(root: Path) -> list[str]:
+    return sorted(path.name for path in (root / "out" / "_spark_metadata").iterdir())
+
+
+def test_a_rescaled_query_has_the_additional_batch_in_the_log_of_its_sink(tmp_path: Path) -> None:
+    reported: list[QueryProgress] = []
+    rescaling(tmp_path, FakeSpark(FakeQuery(True)), reported.append).run()
+
+    assert reported[0].rescaled == StateRescaled(trigger_id=WANTED.trigger_id, partitions=3)
+    assert reported[0].restored == 5
+    assert sink_log(tmp_path) == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_a_query_that_fails_on_its_new_state_goes_on_with_the_former_one(tmp_path: Path) -> None:
+    """And the log of the sink ends where the former checkpoint does: else the next batch would be skipped."""
+    reported: list[QueryProgress] = []
+    queries = FakeQuery(StreamingQueryException("no such state")), FakeQuery(True)
+    rescaling(tmp_path, FakeSpark(*queries), reported.append).run()
+
+    outcome = reported[-1].rescaled
+    assert outcome is not None
+    assert (outcome.partitions, "no such state" in outcome.failure) == (2, True)
+    assert reported[-1].restored == 4
+    assert sink_log(tmp_path) == ["0", "1", "2", "3", "4"]
+
+
+def test_a_query_that_may_still_run_keeps_its_new_state(tmp_path: Path) -> None:
+    """One whose predecessor is alive waits for that, and a lost connection says nothing about the query."""
+    reported: list[QueryProgress] = []
+    rescaling(tmp_path / "1", FakeSpark(FakeQuery(concurrent()), FakeQuery(True)), reported.append).run()
+    outcome = reported[-1].rescaled
+    assert outcome is not None
+    assert (outcome.partitions, outcome.failure) == (3, "")
+
+    with pytest.raises(ConnectionError):
+        rescaling(tmp_path / "2", FakeSpark(FakeQuery(ConnectionError("lost"))), reported.append).run()
+    assert (tmp_path / "2" / JOB / "files-v1" / "commits" / "5").exists()

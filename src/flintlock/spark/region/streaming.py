@@ -55,6 +55,7 @@ CONCURRENT: Final = (
     "another query with same id is already active",
 )
 _SINK_LOG: Final = "_spark_metadata"
+_ENDED: Final = "StreamingQueryException"  # Spark's error of a query that has failed, and does not run any more
 _COMPACT_INTERVAL: Final = 10  # every so many entries of that log, Spark writes one that has all before it
 
 
@@ -141,9 +142,9 @@ class StreamingTask:
             try:
                 self._run_query()
             except Exception as error:
-                if self._reverted(error):
-                    continue
                 if not any(text in SparkError(error).message for text in CONCURRENT):
+                    if self._reverted(error):
+                        continue
                     raise
                 if self._now_s() >= give_up_s:
                     raise self._another_query() from error
@@ -222,8 +223,9 @@ class StreamingTask:
     def _reverted(self, error: Exception) -> bool:
         """Give a query that has failed on its new state the former one, if it has planned no batch; return whether."""
         wanted, files, target = self._task.rescale, self._files, self._vertex.operation.target
-        if wanted is None or files is None or not files.may_revert:
-            return False
+        ended = any(kind.__name__ == _ENDED for kind in type(error).__mro__)
+        if wanted is None or files is None or not ended or not files.may_revert:
+            return False  # one that may still run must not lose its directory
         batch = latest_batch(_names_in(f"{self.checkpoint}/offsets"))
         if self._vertex.guarantee is Guarantee.SINK_LOG and target is not None and batch is not None:
             log = _local(f"{target.rstrip('/')}/{_SINK_LOG}")
