@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -25,6 +26,13 @@ from flintlock.model.errors import Corrupt, InvariantBroken, Unavailable
 def arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Generator[None]:
     """Give each test a state directory, and undo what `start` sets for its whole process."""
     monkeypatch.setattr(sys, "argv", ["test", "--state-dir", str(tmp_path)])
+    configure = structlog.configure
+
+    def configure_without_cache(**options: Any) -> None:
+        """Let no logger of a module keep these settings: later tests capture what it logs."""
+        configure(**{**options, "cache_logger_on_first_use": False})
+
+    monkeypatch.setattr(structlog, "configure", configure_without_cache)
     thresholds, callbacks = gc.get_threshold(), list(gc.callbacks)
     yield
     structlog.reset_defaults()
