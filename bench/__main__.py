@@ -29,7 +29,6 @@ from bench import (
     spark,
     streaming,
     streaming_operations,
-    yarn,
 )
 from bench.figures import Figure
 
