@@ -30,7 +30,8 @@ def arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Generator[None
 
     def configure_without_cache(**options: Any) -> None:
         """Let no logger of a module keep these settings: later tests capture what it logs."""
-        configure(**{**options, "cache_logger_on_first_use": False})
+        options["cache_logger_on_first_use"] = False
+        configure(**options)
 
     monkeypatch.setattr(structlog, "configure", configure_without_cache)
     thresholds, callbacks = gc.get_threshold(), list(gc.callbacks)
