@@ -193,3 +193,13 @@ def test_a_program_is_staged_as_the_job_of_an_application_of_its_name(
         description = json.load(member)
     assert (description["application"], description["attached"]) == (True, False)
     assert not (tmp_path / "yarn" / "session").exists(), "it is no session"
+
+
+def test_an_address_that_was_found_is_tried_however_long_it_took_to_find(known: Path) -> None:
+    """The bridge to YARN takes seconds to start, and more on a busy machine."""
+    (known / "yarn" / ID / "rest").write_text("http://127.0.0.1:1")
+    bridge = Bridge()
+    with serving({"GET /jobs/overview": [(200, {"jobs": []})]}) as server:
+        bridge.yarn.tracking_url = server.url
+        with bridge.sessions(known).find(ID).running.client() as client:
+            assert client.http.call("GET", "/jobs/overview", patience_s=0.0).json() == {"jobs": []}

@@ -173,7 +173,8 @@ class Http:
                 self._current = (self._current + 1) % len(self.urls)
             deadline = begun + (limit_s if self._answered else min(limit_s, _UNKNOWN_PATIENCE_S))
             changed = self._rediscover()
-            if (refused and not self._answered and not changed) or time.monotonic() + pause > deadline:
+            late = time.monotonic() + pause > deadline
+            if not changed and (late or (refused and not self._answered)):  # asking for addresses may take long
                 raise _unavailable(reason, refused, "" if self._answered else self._advice)
             time.sleep(pause)  # noqa: TID251 there is no event for the return of a server
         raise AssertionError("the backoff never ends")
