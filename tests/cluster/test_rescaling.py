@@ -29,6 +29,12 @@ SCHEMA = "ts TIMESTAMP, n LONG"
 UID = "files-v1"
 
 
+def set_time(file: Path, minute: int) -> None:
+    """Make a file older than those of later minutes: Spark reads them in this order, else rows come too late."""
+    seconds = 1_700_000_000 + minute
+    os.utime(file, (seconds, seconds))
+
+
 class Counts:
     """Counts by minute and number in a state, written to files when the watermark has passed."""
 
@@ -51,7 +57,7 @@ class Counts:
             rows = [{"ts": f"2026-01-01T{minute // 60:02}:{minute % 60:02}:00Z", "n": n} for n in range(10)]
             hidden = self.input / f".{minute}"
             hidden.write_text("".join(json.dumps(row) + "\n" for row in rows))
-            os.utime(hidden, (1_700_000_000 + minute,) * 2)  # Spark reads files in this order: else rows come too late
+            set_time(hidden, minute)
             hidden.rename(self.input / f"{minute}.json")
 
     def task(self, partitions: int | None = None, *, trigger: Trigger = ALL, **more: Any) -> DeployTask:
@@ -200,7 +206,7 @@ def test_a_streaming_job_is_rescaled_while_it_runs_with_every_row_once(standing:
 
     def arrive(minute: int) -> None:
         (source / f".{minute}").write_text(json.dumps({"ts": f"2026-01-01T00:{minute:02}:00Z", "n": minute}) + "\n")
-        os.utime(source / f".{minute}", (1_700_000_000 + minute,) * 2)  # Spark reads files in this order
+        set_time(source / f".{minute}", minute)
         (source / f".{minute}").rename(source / f"{minute}.json")
 
     job = fl.Job("counts", parallelism=2)
