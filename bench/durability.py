@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from bench.figures import Bound, Figure, ratios, spread
+from flintlock.model.files.staging import PREFIX
 from flintlock.model.ids import StepName
 from flintlock.model.operations import SaveMode
-from flintlock.model.staging import PREFIX
 from flintlock.spark.engine.handle import SparkEngine
 from flintlock.spark.engine.java import find_java
 from flintlock.spark.engine.messages import EngineSettings

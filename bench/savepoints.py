@@ -17,7 +17,7 @@ from bench.figures import Bound, Figure, ratios, spread
 from flintlock.model.ids import JobId, StepName
 from flintlock.model.jobgraph import JobGraph, JobType, JobVertex, vertex_id
 from flintlock.model.operations import Sink, Source
-from flintlock.model.streams import StreamQuery
+from flintlock.model.streaming.streams import StreamQuery
 from flintlock.savepoints.writing import write_savepoint
 
 SIZE: Final = 1 << 30

@@ -12,7 +12,7 @@ import flintlock as fl
 from bench.figures import Bound, Figure, ratios, spread
 from bench.servers import bare_connect, cluster
 from flintlock.api.checkpoints import CheckpointsResponse
-from flintlock.spark.region.query_progress import figures_of
+from flintlock.spark.region.streaming.query_progress import figures_of
 
 FILES = 10  # one for each batch, and as many as the history of checkpoints shows
 ROWS = 300_000  # of each file

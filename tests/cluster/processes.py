@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 _LAUNCH: Final = (
-    "import os, sys; from flintlock.host.parent_death import die_with_parent;"
+    "import os, sys; from flintlock.host.processes.parent_death import die_with_parent;"
     " die_with_parent(int(sys.argv[1])); os.execv(sys.argv[2], sys.argv[2:])"
 )
 

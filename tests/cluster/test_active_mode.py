@@ -14,7 +14,7 @@ import psutil
 import pytest
 from tests.cluster.processes import Processes, until
 
-from flintlock.host.pid_files import end, read_pid_file, running
+from flintlock.host.processes.pid_files import end, read_pid_file, running
 from flintlock.testing import rest_requests
 
 SETTINGS: Final = {

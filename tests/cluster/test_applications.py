@@ -19,8 +19,8 @@ from tests.cluster.processes import until
 from tests.zookeeper.servers import Ensemble, running_ensemble
 
 from flintlock.client.clusters.local_cluster import stop_cluster
-from flintlock.host.job_directory import JobDirectory
-from flintlock.host.pid_files import cluster_processes, job_managers, read_exit
+from flintlock.host.files.job_directory import JobDirectory
+from flintlock.host.processes.pid_files import cluster_processes, job_managers, read_exit
 from flintlock.testing import rest_requests
 
 #: Three jobs, one after another. Each says that it runs, and the second one waits for the test.

@@ -15,7 +15,7 @@ import pytest
 from tests.cluster.commands import flintlock
 from tests.cluster.processes import until
 
-from flintlock.host.pid_files import job_managers
+from flintlock.host.processes.pid_files import job_managers
 
 JOB = "version: 1\nname: small\nsteps:\n  one: {sql: SELECT 1 AS x}\n  r: {result: {}, inputs: [one]}\n"
 

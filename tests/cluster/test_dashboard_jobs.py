@@ -12,7 +12,7 @@ from tests.browser.test_dashboard import PRELUDE
 from tests.cluster.commands import flintlock
 from tests.cluster.processes import Processes
 
-from flintlock.model.savepoints import MANIFEST, decode_manifest
+from flintlock.model.streaming.savepoints import MANIFEST, decode_manifest
 from flintlock.testing import rest_requests
 
 pytestmark = pytest.mark.cluster

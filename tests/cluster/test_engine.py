@@ -26,14 +26,14 @@ from tests.cluster.processes import until
 from flintlock.config.files import cache_directory
 from flintlock.gateways.engine import SparkSessionKey
 from flintlock.model.errors import JobFailed, Refused, Unavailable
+from flintlock.model.files.staging import PREFIX
 from flintlock.model.ids import StepName
-from flintlock.model.staging import PREFIX
 from flintlock.model.tasks import FileMove, FilesPublished, SinkFiles
 from flintlock.spark.engine.conf import UI_KEY
 from flintlock.spark.engine.handle import EngineSettings, SparkEngine
 from flintlock.spark.engine.java import find_java
 from flintlock.spark.engine.publication.publish_plan import FileListing
-from flintlock.spark.engine.python_workers import daemons
+from flintlock.spark.engine.python.python_workers import daemons
 
 T = TypeVar("T")
 

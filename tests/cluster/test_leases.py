@@ -19,7 +19,7 @@ from flintlock.testing import rest_requests
 
 LEASE_S = 6.0
 JVM = "org.apache.spark.deploy.SparkSubmit"
-WATCHDOG = "flintlock.host.watchdog"
+WATCHDOG = "flintlock.host.processes.watchdog"
 LOST, REGISTERED = "taskmanager-lost", "taskmanager-registered"
 LONG = "SELECT count(*) AS n FROM range(1000000000000000) WHERE sqrt(id) < 0"
 RETRY = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.attempts": "5"}

@@ -19,8 +19,8 @@ from flintlock.client.clusters.discovery import job_cluster
 from flintlock.client.clusters.local_cluster import stop_cluster
 from flintlock.config.configuration import Configuration
 from flintlock.host.cluster_spec import read_cluster_spec
-from flintlock.host.job_directory import JobDirectory
-from flintlock.host.pid_files import cluster_processes, job_managers, read_exit
+from flintlock.host.files.job_directory import JobDirectory
+from flintlock.host.processes.pid_files import cluster_processes, job_managers, read_exit
 from flintlock.model.errors import Conflict
 
 #: Says that it has begun, and waits for the test. Its rows are what it printed.

@@ -14,12 +14,12 @@ from tests.cluster.processes import Processes, until
 from tests.cluster.runner_harness import JOB, Ran, RunnerHarness, step
 
 import flintlock as fl
-from flintlock.model.checkpoints import StateRescale, StateRescaled
 from flintlock.model.ids import TriggerId
 from flintlock.model.jobgraph import JobType
 from flintlock.model.operations import Result, Sink, Source, Sql
-from flintlock.model.savepoints import MANIFEST, decode_manifest
-from flintlock.model.streams import StreamQuery, Trigger, TriggerKind, Watermark
+from flintlock.model.streaming.checkpoints import StateRescale, StateRescaled
+from flintlock.model.streaming.savepoints import MANIFEST, decode_manifest
+from flintlock.model.streaming.streams import StreamQuery, Trigger, TriggerKind, Watermark
 from flintlock.model.tasks import DeployTask, TaskProgress
 from flintlock.savepoints.writing import write_savepoint
 from flintlock.spark.runner.handle import ForkedRunner

@@ -238,7 +238,7 @@ def test_no_process_of_user_code_shows_a_secret_in_its_environment_or_command_li
         (marks / "looked").touch()
         until("its end", lambda: handle.ended_within(10.0), PATIENCE_S)
         assert handle.status is JobStatus.FINISHED, f"{handle.attempts().failure}\n{foreign.logs()}"
-    user_code = [(command, environ) for command, environ in seen if b"flintlock.host.watchdog" not in command]
+    user_code = [(command, environ) for command, environ in seen if b"flintlock.host.processes.watchdog" not in command]
     commands = b"\n".join(command for command, _ in user_code)
     for part in (b"spark.engine.process", b"SparkSubmit", b"spark.runner.template", b"python_daemon"):
         assert part in commands, "it was looked at"

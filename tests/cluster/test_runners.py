@@ -21,12 +21,12 @@ from tests.cluster.runner_harness import OUTPUT_LIMIT, Ran, RunnerHarness, conte
 import flintlock as fl
 from flintlock.model.commands import CancelTask, CommandAccepted, PingTask, TaskAnswer
 from flintlock.model.errors import Unavailable
-from flintlock.model.failure_text import render
+from flintlock.model.failures.failure_text import render
+from flintlock.model.files.staging import staging_directory
 from flintlock.model.ids import JobId, RegionId, StepName
 from flintlock.model.jobgraph import ArtifactKind, EngineKind, Exchange, JobVertex
 from flintlock.model.operations import Function, Result, SaveMode, Sink, Source, Sql
 from flintlock.model.regions import regions_of
-from flintlock.model.staging import staging_directory
 from flintlock.model.tasks import Analysis, FailureKind, ResultRows, TaskFailed, TaskFinished, TaskRunning
 from flintlock.spark.runner import queries
 from flintlock.spark.runner.handle import ForkedRunner

@@ -23,7 +23,7 @@ from flintlock.client.authoring.job import Job
 from flintlock.client.connection.client import Client
 from flintlock.client.connection.credentials import ClientCredentials
 from flintlock.config.configuration import Configuration
-from flintlock.host.pid_files import ClusterFile, job_managers
+from flintlock.host.processes.pid_files import ClusterFile, job_managers
 from flintlock.security.certificates import AUTHORITY, issue, make_authority
 from flintlock.spark.engine.conf import UI_KEY
 

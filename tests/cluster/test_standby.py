@@ -30,7 +30,7 @@ from flintlock.client.connection.client import Client
 from flintlock.client.connection.credentials import ClientCredentials
 from flintlock.client.errors import JobCanceled
 from flintlock.config.configuration import Configuration
-from flintlock.host.pid_files import ClusterFile, announced, job_managers, running
+from flintlock.host.processes.pid_files import ClusterFile, announced, job_managers, running
 from flintlock.model.states import JobStatus
 from flintlock.testing import rest_requests
 

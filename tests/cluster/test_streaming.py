@@ -20,8 +20,8 @@ import flintlock as fl
 from flintlock.model.commands import CancelTask
 from flintlock.model.jobgraph import JobType, JobVertex
 from flintlock.model.operations import ForeachBatch, Result, Sink, Source, Sql
-from flintlock.model.savepoints import MANIFEST, decode_manifest
-from flintlock.model.streams import OutputMode, StreamQuery, Trigger, TriggerKind, Watermark
+from flintlock.model.streaming.savepoints import MANIFEST, decode_manifest
+from flintlock.model.streaming.streams import OutputMode, StreamQuery, Trigger, TriggerKind, Watermark
 from flintlock.model.tasks import DeployTask, FailureKind
 from flintlock.savepoints.writing import write_savepoint
 from flintlock.spark.runner.handle import ForkedRunner

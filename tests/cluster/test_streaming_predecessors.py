@@ -10,7 +10,7 @@ from tests.cluster.runner_harness import RunnerHarness, contents
 from tests.cluster.test_streaming import Pipeline
 
 from flintlock.model.commands import CancelTask
-from flintlock.model.streams import Trigger
+from flintlock.model.streaming.streams import Trigger
 from flintlock.model.tasks import DeployTask, TaskFailed, TaskProgress
 
 WAITING = "waiting for the end of another query of files-v1"

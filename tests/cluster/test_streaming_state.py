@@ -14,7 +14,7 @@ from tests.cluster.test_streaming import ALL, SCHEMA, Pipeline
 import flintlock as fl
 from flintlock.model.jobgraph import JobGraph
 from flintlock.model.operations import ForeachBatch, Source, Sql
-from flintlock.model.streams import OutputMode, StreamQuery
+from flintlock.model.streaming.streams import OutputMode, StreamQuery
 from flintlock.model.tasks import DeployTask
 from flintlock.savepoints.restoring import Restore, restore_job
 from flintlock.savepoints.writing import write_savepoint

@@ -17,7 +17,14 @@ from tests.cluster.processes import until
 from flintlock.client.clusters.cluster_processes import command_of, missing_processes
 from flintlock.client.clusters.local_cluster import stop_cluster
 from flintlock.host.cluster_spec import SUPERVISOR, ClusterSpec, read_given_up, write_cluster_spec
-from flintlock.host.pid_files import Started, cluster_processes, job_managers, read_pid_file, running, start_recorded
+from flintlock.host.processes.pid_files import (
+    Started,
+    cluster_processes,
+    job_managers,
+    read_pid_file,
+    running,
+    start_recorded,
+)
 
 Supervise: TypeAlias = Callable[[], Started]
 SETTINGS = {"rest.port": "0", "cluster.supervise.max-failures": "2"}

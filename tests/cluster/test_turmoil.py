@@ -93,7 +93,7 @@ def test_every_job_ends_as_its_strategy_says_whatever_is_killed_or_frozen(cluste
 
     after(1, "first end", lambda: _signal_a_runner(first, signal.SIGKILL))
     after(2, "a second end", lambda: _signal_a_runner(second, signal.SIGSTOP))
-    after(3, "a third end", lambda: [w.kill() for w in _children(first, "flintlock.host.watchdog")])
+    after(3, "a third end", lambda: [w.kill() for w in _children(first, "flintlock.host.processes.watchdog")])
     after(5, "a fifth end", lambda: [jvm.kill() for jvm in _children(first, "org.apache.spark.deploy.SparkSubmit")])
     after(8, "an eighth end", lambda: second.send_signal(signal.SIGSTOP))
     until("the loss", lambda: rest_requests.get(f"{url}/overview").json()["taskmanagers"] <= 1, 60)

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from tests.cluster.commands import flintlock
 
-from flintlock.host.pid_files import cluster_processes
+from flintlock.host.processes.pid_files import cluster_processes
 from flintlock.model.log_events import EVENT_LOOP_BLOCKED, EVENTS
 from flintlock.testing import rest_requests
 

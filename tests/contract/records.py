@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from msgspec import structs
 
+from flintlock.model.access.principals import Role
+from flintlock.model.access.tokens import AccessToken, AccessTokens
 from flintlock.model.commands import CancelJob, JobOperation, JobOperations, OperationFailure, RescaleJob
+from flintlock.model.files.manifests import manifest_of
 from flintlock.model.ids import AccessTokenId, InstanceId, JobId, RegionId, StepName, TaskManagerId, TriggerId
 from flintlock.model.jobgraph import Artifact, BlobKey, JobGraph, JobVertex, Scalar, vertex_id
 from flintlock.model.jobs import (
@@ -18,9 +21,7 @@ from flintlock.model.jobs import (
     RetentionReading,
     StoredJob,
 )
-from flintlock.model.manifests import manifest_of
 from flintlock.model.operations import Function, Result, Sink, Source, Sql
-from flintlock.model.principals import Role
 from flintlock.model.regions import Region
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import (
@@ -33,7 +34,6 @@ from flintlock.model.tasks import (
     SinkFiles,
     TaskFinished,
 )
-from flintlock.model.tokens import AccessToken, AccessTokens
 
 JOB_A = JobId("a" * 32)
 JOB_B = JobId("b" * 32)

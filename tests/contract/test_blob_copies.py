@@ -15,7 +15,7 @@ from tests.zookeeper.servers import Ensemble
 from flintlock.gateways.blobs import BlobChunk, BlobCopies, BlobRange
 from flintlock.model.errors import Fenced, NotFound, Unavailable
 from flintlock.model.ids import BlobKey, Epoch, FencingToken
-from flintlock.testing.fake_blob_copies import FakeBlobCopies, SharedBlobs
+from flintlock.testing.fakes.fake_blob_copies import FakeBlobCopies, SharedBlobs
 
 pytestmark = pytest.mark.anyio
 

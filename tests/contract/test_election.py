@@ -21,7 +21,7 @@ from flintlock.ha.protocols import HaServices
 from flintlock.ha.zookeeper.services import zookeeper_ha
 from flintlock.model.errors import Fenced
 from flintlock.model.ids import Epoch, FencingToken
-from flintlock.testing.memory_ha import MemoryCluster, MemoryHaServices
+from flintlock.testing.fakes.memory_ha import MemoryCluster, MemoryHaServices
 
 pytestmark = pytest.mark.anyio
 

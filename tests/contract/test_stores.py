@@ -36,14 +36,14 @@ from flintlock.ha.embedded.services import embedded_ha
 from flintlock.ha.protocols import HaServices, KnownKey, Quarantined, Stores
 from flintlock.ha.store_rules import batched
 from flintlock.ha.zookeeper.services import zookeeper_ha
+from flintlock.model.access.tokens import MAX_TOKEN_NAME, MAX_TOKENS, AccessTokens
 from flintlock.model.commands import JobOperations
 from flintlock.model.errors import Conflict, Corrupt, DuplicateJob, Fenced, InvariantBroken, KeyReused, NotFound
 from flintlock.model.ids import Epoch, FencingToken, JobId, VertexId
 from flintlock.model.jobgraph import Scalar
 from flintlock.model.jobs import JobSummary, ParallelismRange
 from flintlock.model.tasks import RegionPhase
-from flintlock.model.tokens import MAX_TOKEN_NAME, MAX_TOKENS, AccessTokens
-from flintlock.testing.memory_ha import MemoryCluster, MemoryHaServices
+from flintlock.testing.fakes.memory_ha import MemoryCluster, MemoryHaServices
 
 pytestmark = pytest.mark.anyio
 
@@ -787,8 +787,8 @@ async def test_keeping_an_ended_job_again_replaces_it_rows_included(stores: Stor
 @pytest.fixture
 def small_slice(monkeypatch: pytest.MonkeyPatch) -> int:
     """Make the slices of all stores small: hundreds of jobs would take a real ZooKeeper long."""
-    for module in ("flintlock.ha.embedded.stores", "flintlock.ha.zookeeper.records", "flintlock.testing.memory_ha"):
-        monkeypatch.setattr(f"{module}.SLICE", 40)
+    for module in ("ha.embedded.stores", "ha.zookeeper.records", "testing.fakes.memory_ha"):
+        monkeypatch.setattr(f"flintlock.{module}.SLICE", 40)
     return 40
 
 

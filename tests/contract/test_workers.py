@@ -17,14 +17,14 @@ import psutil
 import pytest
 
 from flintlock.config.configuration import Configuration
-from flintlock.entrypoints.local_workers import WorkerFile, local_workers
 from flintlock.entrypoints.process import ProcessSettings
+from flintlock.entrypoints.workers.local_workers import WorkerFile, local_workers
 from flintlock.gateways.workers import WorkerDriver
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import Epoch, TaskManagerId
 from flintlock.security.cluster_secret import ClusterSecret
-from flintlock.testing.fake_workers import FakeWorkers
-from flintlock.testing.fake_yarn import FakeApplicationMaster
+from flintlock.testing.fakes.fake_workers import FakeWorkers
+from flintlock.testing.fakes.fake_yarn import FakeApplicationMaster
 from flintlock.yarn.containers import HeartbeatIntervals, YarnContainers
 from flintlock.yarn.messages import ContainerSize, Launch
 from flintlock.yarn.workers import yarn_workers

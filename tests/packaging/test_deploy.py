@@ -18,7 +18,7 @@ import pytest
 from flintlock.cli.main import app
 from flintlock.config.files import RESERVED
 from flintlock.entrypoints.process import EXIT_FAILED, EXIT_FATAL, EXIT_UNUSABLE, EXIT_USAGE
-from flintlock.host.supervision import BY_INTENT
+from flintlock.host.processes.supervision import BY_INTENT
 
 DEPLOY: Final = Path(__file__).parents[2] / "deploy"
 UNITS: Final = sorted((DEPLOY / "systemd").glob("*.service"))

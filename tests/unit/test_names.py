@@ -1,4 +1,4 @@
-"""One name for one thing: no public class or type alias of the product is defined twice."""
+"""One name for one thing: no public class or type alias is defined twice. And no folder is too long to be read."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ SOURCE = Path(__file__).parents[2] / "src/flintlock"
 
 #: Names that still are, to be renamed; a name that no longer is has to leave this set.
 STILL_TWICE: frozenset[str] = frozenset()
+
+#: How many modules a package may have beside its sub-packages, its own __init__.py among them.
+MAX_MODULES = 17
 
 
 def names(module: Path) -> Iterator[str]:
@@ -38,3 +41,10 @@ def test_no_public_name_is_defined_twice() -> None:
 
     assert {name: where for name, where in twice.items() if name not in STILL_TWICE} == {}
     assert twice.keys() >= STILL_TWICE, "these are defined once now: remove them from the set"
+
+
+def test_no_package_has_more_modules_than_a_reader_takes_in() -> None:
+    packages = [SOURCE, *(path for path in SOURCE.rglob("*") if (path / "__init__.py").exists())]
+    sizes = {str(package.relative_to(SOURCE)): len(list(package.glob("*.py"))) for package in packages}
+
+    assert {name: size for name, size in sizes.items() if size > MAX_MODULES} == {}

@@ -16,7 +16,7 @@ from tests.contract.records import JOB_A, region_record
 from flintlock.ha.leader_info import LeaderInfo
 from flintlock.ha.zookeeper.services import zookeeper_ha
 from flintlock.host.boot_clock import boot_time_s
-from flintlock.host.parent_death import die_with_parent
+from flintlock.host.processes.parent_death import die_with_parent
 from flintlock.model.errors import FlintlockError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from flintlock.model.principals import Role
+from flintlock.model.access.principals import Role
 
 
 class CreateTokenRequest(Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):

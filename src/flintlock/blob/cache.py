@@ -23,7 +23,7 @@ from flintlock.blob import files
 from flintlock.blob.files import IncomingFile, Offload, on_disk
 from flintlock.blob.pins import Pins
 from flintlock.gateways.blobs import BlobGateway, BlobRange
-from flintlock.host.file_errors import concerns_one_file
+from flintlock.host.files.file_errors import concerns_one_file
 from flintlock.model.errors import Corrupt
 from flintlock.model.ids import BlobKey
 

@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, ParamSpec, Protocol, TypeVar
 
-from flintlock.host.file_errors import concerns_one_file
+from flintlock.host.files.file_errors import concerns_one_file
 from flintlock.model.errors import Corrupt, NotFound, Unavailable
 from flintlock.model.ids import BlobKey, is_blob_key
 

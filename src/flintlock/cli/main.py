@@ -26,44 +26,44 @@ EXIT_INTERRUPTED: Final = 130
 class CommandRow(NamedTuple):
     """Where a command is defined, and its line in the list of commands."""
 
-    home: str
+    home: str  # module below flintlock.cli, and name
     help: str
 
 
 #: The commands. None of them is imported before it is called, nor to list them.
 COMMANDS: Final[Mapping[str, CommandRow]] = {
-    "run": CommandRow(home="flintlock.cli.run:run", help="Run a job and show its progress until it ends."),
-    "sql": CommandRow(home="flintlock.cli.sql:sql", help="Run SQL and print the rows; without a query, at a prompt."),
-    "info": CommandRow(home="flintlock.cli.info:info", help="Show a job's plan: regions, steps and guarantees."),
-    "list": CommandRow(home="flintlock.cli.listing:list_jobs", help="List the jobs of the cluster."),
-    "status": CommandRow(home="flintlock.cli.jobs:status", help="Show one job."),
-    "top": CommandRow(home="flintlock.cli.top:top", help="Show how a job's streaming queries are doing, live."),
-    "rerun": CommandRow(home="flintlock.cli.rerun:rerun", help="Run a job again, with other parameters if you like."),
-    "wait": CommandRow(home="flintlock.cli.listing:wait", help="Wait until jobs have ended."),
-    "cancel": CommandRow(home="flintlock.cli.jobs:cancel", help="Cancel a job."),
-    "rescale": CommandRow(home="flintlock.cli.jobs:rescale", help="Change how many slots a job may use."),
-    "savepoint": CommandRow(home="flintlock.cli.savepoints:savepoint", help="Save where a streaming job is."),
+    "run": CommandRow(home="jobs.run:run", help="Run a job and show its progress until it ends."),
+    "sql": CommandRow(home="jobs.sql:sql", help="Run SQL and print the rows; without a query, at a prompt."),
+    "info": CommandRow(home="jobs.info:info", help="Show a job's plan: regions, steps and guarantees."),
+    "list": CommandRow(home="jobs.listing:list_jobs", help="List the jobs of the cluster."),
+    "status": CommandRow(home="jobs.control:status", help="Show one job."),
+    "top": CommandRow(home="jobs.top:top", help="Show how a job's streaming queries are doing, live."),
+    "rerun": CommandRow(home="jobs.rerun:rerun", help="Run a job again, with other parameters if you like."),
+    "wait": CommandRow(home="jobs.listing:wait", help="Wait until jobs have ended."),
+    "cancel": CommandRow(home="jobs.control:cancel", help="Cancel a job."),
+    "rescale": CommandRow(home="jobs.control:rescale", help="Change how many slots a job may use."),
+    "savepoint": CommandRow(home="jobs.savepoints:savepoint", help="Save where a streaming job is."),
     "upgrade": CommandRow(
-        home="flintlock.cli.savepoints:upgrade", help="Replace a streaming job by another one, from where it is."
+        home="jobs.savepoints:upgrade", help="Replace a streaming job by another one, from where it is."
     ),
-    "stop": CommandRow(home="flintlock.cli.savepoints:stop", help="End a streaming job with a savepoint."),
-    "logs": CommandRow(home="flintlock.cli.output:logs", help="Print the output of a job's own code."),
-    "threads": CommandRow(home="flintlock.cli.output:threads", help="Print what a job's running code does now."),
-    "result": CommandRow(home="flintlock.cli.output:result", help="Print a job's result."),
-    "quarantine": CommandRow(home="flintlock.cli.quarantine:quarantine", help="Inspect, put back or drop broken jobs."),
-    "dashboard": CommandRow(home="flintlock.cli.browser:dashboard", help="Open the cluster in a browser, logged in."),
-    "spark-ui": CommandRow(home="flintlock.cli.browser:spark_ui", help="Open Spark's UI of an engine in a browser."),
-    "token": CommandRow(home="flintlock.cli.tokens:token", help="Make, list and revoke tokens for other users."),
-    "cluster": CommandRow(home="flintlock.cli.cluster:cluster", help="Start, stop and inspect a local cluster."),
-    "session": CommandRow(home="flintlock.cli.session:session", help="Start, stop and use a cluster on YARN."),
-    "jobmanager": CommandRow(home="flintlock.cli.cluster:jobmanager", help="Run a JobManager in the foreground."),
-    "taskmanager": CommandRow(home="flintlock.cli.cluster:taskmanager", help="Run a TaskManager in the foreground."),
-    "certs": CommandRow(home="flintlock.cli.certs:certs", help="Make certificates for a cluster on several machines."),
-    "init": CommandRow(home="flintlock.cli.init:init", help="Write a small example job."),
-    "doctor": CommandRow(home="flintlock.cli.doctor:doctor", help="Check what Flintlock needs on this machine."),
-    "schema": CommandRow(home="flintlock.cli.reference:schema", help="Print the JSON Schema of a job in YAML."),
-    "completion": CommandRow(home="flintlock.cli.completion:completion", help="Print a script for shell completion."),
-    "config": CommandRow(home="flintlock.cli.reference:config", help="Print the effective configuration."),
+    "stop": CommandRow(home="jobs.savepoints:stop", help="End a streaming job with a savepoint."),
+    "logs": CommandRow(home="jobs.output:logs", help="Print the output of a job's own code."),
+    "threads": CommandRow(home="jobs.output:threads", help="Print what a job's running code does now."),
+    "result": CommandRow(home="jobs.output:result", help="Print a job's result."),
+    "quarantine": CommandRow(home="jobs.quarantine:quarantine", help="Inspect, put back or drop broken jobs."),
+    "dashboard": CommandRow(home="cluster.browser:dashboard", help="Open the cluster in a browser, logged in."),
+    "spark-ui": CommandRow(home="cluster.browser:spark_ui", help="Open Spark's UI of an engine in a browser."),
+    "token": CommandRow(home="cluster.tokens:token", help="Make, list and revoke tokens for other users."),
+    "cluster": CommandRow(home="cluster.lifecycle:cluster", help="Start, stop and inspect a local cluster."),
+    "session": CommandRow(home="cluster.session:session", help="Start, stop and use a cluster on YARN."),
+    "jobmanager": CommandRow(home="cluster.lifecycle:jobmanager", help="Run a JobManager in the foreground."),
+    "taskmanager": CommandRow(home="cluster.lifecycle:taskmanager", help="Run a TaskManager in the foreground."),
+    "certs": CommandRow(home="cluster.certs:certs", help="Make certificates for a cluster on several machines."),
+    "init": CommandRow(home="init:init", help="Write a small example job."),
+    "doctor": CommandRow(home="cluster.doctor:doctor", help="Check what Flintlock needs on this machine."),
+    "schema": CommandRow(home="reference:schema", help="Print the JSON Schema of a job in YAML."),
+    "completion": CommandRow(home="completion:completion", help="Print a script for shell completion."),
+    "config": CommandRow(home="reference:config", help="Print the effective configuration."),
 }
 
 
@@ -80,7 +80,7 @@ class LazyGroup(click.Group):
         if row is None:
             return None
         module, _, name = row.home.partition(":")
-        command: click.Command = getattr(import_module(module), name)
+        command: click.Command = getattr(import_module(f"flintlock.cli.{module}"), name)
         return command
 
     def resolve_command(

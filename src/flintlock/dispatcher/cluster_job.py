@@ -46,6 +46,7 @@ from flintlock.model.application import ApplicationStatus
 from flintlock.model.causes import current_cause
 from flintlock.model.commands import CancelJob
 from flintlock.model.errors import Conflict, Corrupt, DuplicateJob, NotFound, Refused, Unavailable
+from flintlock.model.failures.repeated_failures import RepeatedFailure
 from flintlock.model.ids import JobId
 from flintlock.model.jobgraph import JobGraph
 from flintlock.model.jobs import (
@@ -58,7 +59,6 @@ from flintlock.model.jobs import (
     ResultQuery,
     StoredJob,
 )
-from flintlock.model.repeated_failures import RepeatedFailure
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import ResultRows
 

@@ -28,25 +28,26 @@ from flintlock.config.options import (
     JOB_RETENTION,
 )
 from flintlock.dispatcher import core
+from flintlock.dispatcher.changes.disposals import Disposals
+from flintlock.dispatcher.changes.operations import known_operation
+from flintlock.dispatcher.changes.upgrading import Upgrades
 from flintlock.dispatcher.core import JobPhase
-from flintlock.dispatcher.disposals import Disposals
-from flintlock.dispatcher.ended import EndedJobs
 from flintlock.dispatcher.job import DispatchedJob, JobBody, JobServices
-from flintlock.dispatcher.kept_results import KeptResultsRegistry
 from flintlock.dispatcher.listing.job_listing import JobListing
 from flintlock.dispatcher.listing.listing_loader import ListingLoader
 from flintlock.dispatcher.listing.listing_pages import ListingPages
-from flintlock.dispatcher.operations import known_operation
 from flintlock.dispatcher.quarantine import Quarantine
 from flintlock.dispatcher.recovery import JobRecovery, Recovery
-from flintlock.dispatcher.retention import Retention
-from flintlock.dispatcher.retention_clock import RetentionClock
+from flintlock.dispatcher.retention.ended import EndedJobs
+from flintlock.dispatcher.retention.expiry import Retention
+from flintlock.dispatcher.retention.kept_results import KeptResultsRegistry
+from flintlock.dispatcher.retention.retention_clock import RetentionClock
 from flintlock.dispatcher.services import DispatcherServices, TermServices
 from flintlock.dispatcher.submission import Refuse, Submissions, accept_all, answer_unanswered
 from flintlock.dispatcher.tokens import TokenRegistry
-from flintlock.dispatcher.upgrading import Upgrades
 from flintlock.dispatcher.writes import TermWrites
 from flintlock.model import log_events
+from flintlock.model.access.tokens import AccessToken, AccessTokenQuery, AccessTokens, FoundAccessToken
 from flintlock.model.application import ApplicationStatus, ShutDownCluster
 from flintlock.model.backoff import Backoff
 from flintlock.model.causes import caused_by
@@ -81,10 +82,9 @@ from flintlock.model.jobs import (
     ResultQuery,
     Submitted,
 )
-from flintlock.model.savepoints import DisposalQuery, DisposedSavepoint, DisposeSavepoint
 from flintlock.model.states import JobStatus
+from flintlock.model.streaming.savepoints import DisposalQuery, DisposedSavepoint, DisposeSavepoint
 from flintlock.model.tasks import ResultRows
-from flintlock.model.tokens import AccessToken, AccessTokenQuery, AccessTokens, FoundAccessToken
 
 log: FilteringBoundLogger = structlog.get_logger()
 

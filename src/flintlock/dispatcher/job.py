@@ -27,15 +27,20 @@ from structlog.typing import FilteringBoundLogger
 
 from flintlock.dispatcher import core
 from flintlock.dispatcher.attached_client import AttachedClient
-from flintlock.dispatcher.changes import JobChanger
-from flintlock.dispatcher.cleanup import Removals, clean_up, try_once
+from flintlock.dispatcher.changes.job_changes import JobChanger
+from flintlock.dispatcher.changes.operations import OperationRecorder
 from flintlock.dispatcher.core import CleanupResource, JobPhase
-from flintlock.dispatcher.ended import EndedJobs
-from flintlock.dispatcher.kept_results import KeptResultsRegistry, no_longer_kept, results_to_keep, reused_records
 from flintlock.dispatcher.listing.job_listing import JobListing
 from flintlock.dispatcher.metrics import DispatcherMetrics
-from flintlock.dispatcher.operations import OperationRecorder
-from flintlock.dispatcher.retention_clock import RetentionClock
+from flintlock.dispatcher.retention.cleanup import Removals, clean_up, try_once
+from flintlock.dispatcher.retention.ended import EndedJobs
+from flintlock.dispatcher.retention.kept_results import (
+    KeptResultsRegistry,
+    no_longer_kept,
+    results_to_keep,
+    reused_records,
+)
+from flintlock.dispatcher.retention.retention_clock import RetentionClock
 from flintlock.dispatcher.services import BlobReferences, Savepoints, TermServices
 from flintlock.dispatcher.snapshots import failed_outcome, initial_snapshot, public_text, stored_outcome
 from flintlock.dispatcher.writes import TermWrites, continue_without_damaged, is_fatal_to_term, log_and_continue
@@ -55,7 +60,7 @@ from flintlock.model.errors import (
     Refused,
     Unavailable,
 )
-from flintlock.model.failure_text import log_facts
+from flintlock.model.failures.failure_text import log_facts
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import (
     JobHistory,

@@ -34,8 +34,8 @@ from msgspec import Struct, structs
 from structlog.typing import FilteringBoundLogger
 
 from flintlock.dispatcher import core
-from flintlock.dispatcher.operations import OperationRecorder
-from flintlock.dispatcher.retention_clock import RetentionClock, open_retention_clock
+from flintlock.dispatcher.changes.operations import OperationRecorder
+from flintlock.dispatcher.retention.retention_clock import RetentionClock, open_retention_clock
 from flintlock.dispatcher.services import DispatcherServices
 from flintlock.dispatcher.snapshots import quarantined_snapshot, recorded_snapshot
 from flintlock.dispatcher.writes import TermWrites, continue_without_damaged, log_and_continue

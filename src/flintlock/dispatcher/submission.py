@@ -14,7 +14,7 @@ from flintlock.config.options import PARALLELISM_OVERRIDES, RESTORE_PATH, RESTOR
 from flintlock.dispatcher import core
 from flintlock.dispatcher.core import JobPhase
 from flintlock.dispatcher.job import DispatchedJob, JobBody, JobServices
-from flintlock.dispatcher.kept_results import no_longer_kept
+from flintlock.dispatcher.retention.kept_results import no_longer_kept
 from flintlock.dispatcher.services import DispatcherServices
 from flintlock.model.causes import current_cause
 from flintlock.model.errors import Conflict, KeyReused, Refused, Unavailable

@@ -16,9 +16,9 @@ from msgspec import structs
 from flintlock.dispatcher.writes import is_fatal_to_term
 from flintlock.ha.protocols import AccessTokenStore
 from flintlock.model import log_events
+from flintlock.model.access.tokens import MAX_TOKENS, AccessToken, AccessTokens
 from flintlock.model.errors import Conflict, Corrupt, FlintlockError, NotFound
 from flintlock.model.ids import AccessTokenId
-from flintlock.model.tokens import MAX_TOKENS, AccessToken, AccessTokens
 
 log = structlog.get_logger()
 

@@ -34,12 +34,12 @@ from flintlock.dispatcher.services import (
     no_lost_leaders,
 )
 from flintlock.entrypoints.term import CurrentResourceManager, TermParts
-from flintlock.entrypoints.workers import WorkerDriverOpener
+from flintlock.entrypoints.workers.providers import WorkerDriverOpener
 from flintlock.gateways.leader import LeaderGateway, StandbyAddresses
 from flintlock.ha.leader_info import KnownLeader, LeaderAddresses
 from flintlock.ha.protocols import HaServices, Stores
 from flintlock.jobmaster.enrichers import FailureEnricher
-from flintlock.jobmaster.metrics import JobMasterMetrics
+from flintlock.jobmaster.reporting.metrics import JobMasterMetrics
 from flintlock.model.application import ApplicationStatus
 from flintlock.model.ids import FencingToken, JobId
 from flintlock.model.jobgraph import Versions

@@ -28,7 +28,6 @@ from flintlock.config.options import (
 )
 from flintlock.dispatcher.leadership.current_dispatcher import CurrentDispatcher
 from flintlock.dispatcher.leadership.leader_watch import is_loopback
-from flintlock.entrypoints.announcements import Announcements, keep_announced
 from flintlock.entrypoints.components import DeploymentMode, JobManagerComponents, JobManagerParts
 from flintlock.entrypoints.high_availability import (
     blocking_jobs_dir,
@@ -43,8 +42,9 @@ from flintlock.entrypoints.log_metrics import DroppedLogLines
 from flintlock.entrypoints.own_job import deployment_mode
 from flintlock.entrypoints.platform import MachinePlatform, Platform
 from flintlock.entrypoints.process import ProcessSettings, cluster_versions, start
-from flintlock.entrypoints.rest_server import serving_rest
-from flintlock.entrypoints.rpc_security import UnauthenticatedCalls, rpc_security
+from flintlock.entrypoints.serving.announcements import Announcements, keep_announced
+from flintlock.entrypoints.serving.rest_server import serving_rest
+from flintlock.entrypoints.serving.rpc_security import UnauthenticatedCalls, rpc_security
 from flintlock.gateways.blobs import BlobGateway
 from flintlock.ha.backends import ha_backend
 from flintlock.ha.leader_info import LeaderAddresses

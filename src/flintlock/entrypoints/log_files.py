@@ -20,7 +20,7 @@ from flintlock.config.options import LOG_FILE_INTERVAL, LOG_FILE_SIZE, LOG_FILES
 from flintlock.host.boot_clock import boot_time_s
 from flintlock.host.logs.log_rotation import RotationTime, log_of, rotate_copied, rotate_own
 from flintlock.model import log_events
-from flintlock.model.repeated_failures import RepeatedFailure
+from flintlock.model.failures.repeated_failures import RepeatedFailure
 
 log = structlog.get_logger()
 

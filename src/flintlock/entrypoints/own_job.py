@@ -18,7 +18,7 @@ from flintlock.dispatcher.leadership.leader_process import ApplicationLeaderProc
 from flintlock.dispatcher.services import DispatcherServices, TermOpener
 from flintlock.entrypoints.components import SESSION, DeploymentMode
 from flintlock.entrypoints.process import ProcessSettings
-from flintlock.host.job_directory import JobDescription, JobDirectory, JobEnd
+from flintlock.host.files.job_directory import JobDescription, JobDirectory, JobEnd
 from flintlock.model.application import ApplicationStatus
 from flintlock.model.errors import Invalid
 from flintlock.model.ids import BlobKey, JobId

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from flintlock.entrypoints.process import ProcessSettings
-from flintlock.entrypoints.workers import WorkerDriverOpener, worker_driver
+from flintlock.entrypoints.workers.providers import WorkerDriverOpener, worker_driver
 from flintlock.model.application import ApplicationStatus
 
 

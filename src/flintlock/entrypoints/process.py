@@ -23,11 +23,11 @@ from flintlock import __version__
 from flintlock.config.configuration import Configuration
 from flintlock.config.files import load
 from flintlock.host.cluster_spec import process_name, read_settings_file
+from flintlock.host.files.private_files import make_private_directory
+from flintlock.host.files.whole_files import write_whole
 from flintlock.host.logs.log_output import QueuedLogOutput, stderr_output
-from flintlock.host.parent_death import die_with_parent
-from flintlock.host.pid_files import forget_exit, record_exit
-from flintlock.host.private_files import make_private_directory
-from flintlock.host.whole_files import write_whole
+from flintlock.host.processes.parent_death import die_with_parent
+from flintlock.host.processes.pid_files import forget_exit, record_exit
 from flintlock.model import log_events
 from flintlock.model.application import ApplicationStatus
 from flintlock.model.causes import add_cause

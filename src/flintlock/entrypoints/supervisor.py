@@ -26,11 +26,11 @@ from flintlock.client.clusters.cluster_processes import command_of, environment_
 from flintlock.config.options import SUPERVISE_INTERVAL, SUPERVISE_MAX_FAILURES
 from flintlock.entrypoints.log_files import rotating_logs
 from flintlock.entrypoints.process import ProcessSettings, start, write_json
-from flintlock.host import pid_files
 from flintlock.host.boot_clock import boot_time_s
 from flintlock.host.cluster_spec import SUPERVISOR, ClusterSpec, read_cluster_spec, write_given_up
-from flintlock.host.run_directory import locked_run_directory, start_lock
-from flintlock.host.supervision import (
+from flintlock.host.files.run_directory import locked_run_directory, start_lock
+from flintlock.host.processes import pid_files
+from flintlock.host.processes.supervision import (
     ObservedProcess,
     ProcessFailed,
     ProcessGivenUp,
@@ -44,7 +44,7 @@ from flintlock.model import log_events
 from flintlock.model.application import ApplicationStatus
 from flintlock.model.backoff import Backoff
 from flintlock.model.errors import Conflict
-from flintlock.model.repeated_failures import RepeatedFailure
+from flintlock.model.failures.repeated_failures import RepeatedFailure
 
 _PERIOD_S: Final = 1.0
 _BACKOFF: Final = Backoff(initial_s=1.0, maximum_s=60.0)

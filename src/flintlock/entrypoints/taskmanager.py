@@ -36,10 +36,10 @@ from flintlock.config.options import (
 )
 from flintlock.entrypoints.engines import engine_launcher
 from flintlock.entrypoints.high_availability import checkpoints_dir, runner_files_of, work_dir
-from flintlock.entrypoints.local_workers import FIRST_INDEX
 from flintlock.entrypoints.log_files import rotating_logs
 from flintlock.entrypoints.process import ProcessSettings, cluster_versions, start, write_json
-from flintlock.entrypoints.rpc_security import rpc_security
+from flintlock.entrypoints.serving.rpc_security import rpc_security
+from flintlock.entrypoints.workers.local_workers import FIRST_INDEX
 from flintlock.gateways.blobs import BlobGateway
 from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
@@ -47,16 +47,16 @@ from flintlock.gateways.taskmanager import TaskManagerGateway
 from flintlock.ha.backends import ha_backend
 from flintlock.host.addresses import reached_at
 from flintlock.host.boot_clock import boot_time_s
-from flintlock.host.children import reap_leftovers
-from flintlock.host.job_directory import JobDirectory
+from flintlock.host.files.job_directory import JobDirectory
+from flintlock.host.files.own_cluster import OwnCluster, write_own_cluster
+from flintlock.host.files.run_directory import locked_run_directory, permanent_id
 from flintlock.host.logs.process_logs import ProcessLogs
-from flintlock.host.own_cluster import OwnCluster, write_own_cluster
-from flintlock.host.pid_files import TaskManagerFile, identity
-from flintlock.host.process_tree import TAG_VARIABLE
-from flintlock.host.processes import LocalProcesses
-from flintlock.host.run_directory import locked_run_directory, permanent_id
+from flintlock.host.processes.children import reap_leftovers
+from flintlock.host.processes.pid_files import TaskManagerFile, identity
+from flintlock.host.processes.process import LocalProcesses
+from flintlock.host.processes.process_tree import TAG_VARIABLE
+from flintlock.host.processes.watchdog_client import running_watchdog
 from flintlock.host.runner_user import RunnerUser, find_runner_user
-from flintlock.host.watchdog_client import running_watchdog
 from flintlock.model.application import APPLICATION_REST_VARIABLE, APPLICATION_VARIABLE
 from flintlock.model.ids import BlobKey, InstanceId, TaskManagerId
 from flintlock.model.slots import Hardware, TaskManagerRegistration

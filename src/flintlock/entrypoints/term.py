@@ -27,7 +27,7 @@ from flintlock.ha.protocols import Stores
 from flintlock.jobmaster.directory import JobMasterDirectory
 from flintlock.jobmaster.endpoint import job_master_factory
 from flintlock.jobmaster.enrichers import FailureEnricher
-from flintlock.jobmaster.metrics import JobMasterMetrics
+from flintlock.jobmaster.reporting.metrics import JobMasterMetrics
 from flintlock.jobmaster.services import JobMasterServices
 from flintlock.model import log_events
 from flintlock.model.application import ShutDownCluster

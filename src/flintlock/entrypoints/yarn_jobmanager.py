@@ -36,16 +36,16 @@ from flintlock.config.options import (
     YARN_STAGING,
 )
 from flintlock.entrypoints.jobmanager import ClusterEntrypoint
-from flintlock.entrypoints.local_workers import FIRST_INDEX
 from flintlock.entrypoints.process import ProcessSettings, start
-from flintlock.entrypoints.workers import WorkerDriverOpener
+from flintlock.entrypoints.workers.local_workers import FIRST_INDEX
+from flintlock.entrypoints.workers.providers import WorkerDriverOpener
 from flintlock.gateways.workers import WorkerDriver
-from flintlock.host.job_directory import JobDirectory
-from flintlock.host.whole_files import write_whole
+from flintlock.host.files.job_directory import JobDirectory
+from flintlock.host.files.whole_files import write_whole
 from flintlock.model import log_events
 from flintlock.model.application import APPLICATION_REST_VARIABLE, ApplicationStatus
 from flintlock.model.errors import FlintlockError, NotFound
-from flintlock.model.failure_text import render
+from flintlock.model.failures.failure_text import render
 from flintlock.model.ids import FencingToken
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import Failure

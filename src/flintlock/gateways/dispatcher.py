@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from flintlock.model.access.tokens import AccessToken, AccessTokenQuery, AccessTokens, FoundAccessToken
 from flintlock.model.application import ShutDownCluster
 from flintlock.model.commands import (
     JobCommand,
@@ -31,9 +32,8 @@ from flintlock.model.jobs import (
     ResultQuery,
     Submitted,
 )
-from flintlock.model.savepoints import DisposalQuery, DisposedSavepoint, DisposeSavepoint
+from flintlock.model.streaming.savepoints import DisposalQuery, DisposedSavepoint, DisposeSavepoint
 from flintlock.model.tasks import ResultRows
-from flintlock.model.tokens import AccessToken, AccessTokenQuery, AccessTokens, FoundAccessToken
 
 
 class DispatcherGateway(Protocol):

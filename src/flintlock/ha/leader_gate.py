@@ -31,7 +31,7 @@ from structlog.typing import FilteringBoundLogger
 from flintlock.model import log_events
 from flintlock.model.backoff import Backoff
 from flintlock.model.errors import Unavailable
-from flintlock.model.repeated_failures import RepeatedFailure
+from flintlock.model.failures.repeated_failures import RepeatedFailure
 
 T = TypeVar("T")
 

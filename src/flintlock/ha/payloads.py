@@ -22,12 +22,12 @@ import structlog
 
 from flintlock.ha.leader_info import LeaderInfo
 from flintlock.model import log_events
+from flintlock.model.access.tokens import AccessTokens
 from flintlock.model.commands import JobOperations
 from flintlock.model.errors import Corrupt, Incompatible
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import JobHistory, JobResult, JobSnapshot, JobSummary, RetentionReading, StoredJob
 from flintlock.model.tasks import RegionRecord, ResultRows
-from flintlock.model.tokens import AccessTokens
 
 T = TypeVar("T")
 

@@ -17,11 +17,11 @@ from msgspec import Struct
 
 from flintlock.gateways.blobs import BlobCopies
 from flintlock.ha.leader_info import LeaderInfo
+from flintlock.model.access.tokens import AccessTokens
 from flintlock.model.commands import JobOperations
 from flintlock.model.ids import FencingToken, JobId
 from flintlock.model.jobs import JobHistory, JobResult, JobSnapshot, JobSummary, RetentionReading, StoredJob
 from flintlock.model.tasks import RegionRecord, ResultRows
-from flintlock.model.tokens import AccessTokens
 
 
 class KnownKey(Struct, frozen=True, kw_only=True):

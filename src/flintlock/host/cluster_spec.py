@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from flintlock.host.whole_files import write_whole
+from flintlock.host.files.whole_files import write_whole
 from flintlock.model.errors import Invalid
 
 SPEC_FILE: Final = "cluster-spec.json"

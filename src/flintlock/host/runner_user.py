@@ -26,8 +26,8 @@ from typing import Final, TypedDict
 
 from msgspec import Struct
 
-from flintlock.host.parent_death import prctl
-from flintlock.host.processes import user_of
+from flintlock.host.processes.parent_death import prctl
+from flintlock.host.processes.process import user_of
 from flintlock.host.user_environment import user_environment
 from flintlock.model.errors import Refused
 

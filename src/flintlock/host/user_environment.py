@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Final
 
-from flintlock.host.process_tree import TAG_VARIABLE
+from flintlock.host.processes.process_tree import TAG_VARIABLE
 from flintlock.model.application import APPLICATION_VARIABLE
 
 _PASSED: Final = (

@@ -46,7 +46,7 @@ from flintlock.jobmaster.events import (
     TimerFired,
 )
 from flintlock.jobmaster.execution_graph import ExecutionGraph, RegionState
-from flintlock.jobmaster.history import history_of
+from flintlock.jobmaster.reporting.history import history_of
 from flintlock.jobmaster.transition import Transition, with_labels
 from flintlock.model.ids import AttemptId
 from flintlock.model.slots import DeployedTasks, NoResources, ResourceRequirements, SlotGrant, TaskManagerLost

@@ -60,16 +60,17 @@ from flintlock.jobmaster.execution_graph import (
     plan_of,
     ranges_of,
 )
-from flintlock.jobmaster.history import with_history
 from flintlock.jobmaster.recording import ProgressRecorder
+from flintlock.jobmaster.reporting.history import with_history
+from flintlock.jobmaster.reporting.snapshot import active_queries, outcome_of, requirements_of, snapshot_of
 from flintlock.jobmaster.services import JobMasterServices
-from flintlock.jobmaster.snapshot import active_queries, outcome_of, requirements_of, snapshot_of
 from flintlock.model import log_events
 from flintlock.model.backoff import Backoff
 from flintlock.model.causes import CauseId, caused_by, current_cause, internal_cause
 from flintlock.model.commands import CancelJob, CancelTask, JobCommand, RescaleJob, TaskAnswer, TaskQuery
 from flintlock.model.errors import Conflict, Fenced, FlintlockError, InvariantBroken, Refused, Unavailable
-from flintlock.model.failure_text import log_facts
+from flintlock.model.failures.failure_text import log_facts
+from flintlock.model.files.staging import staged_sinks
 from flintlock.model.ids import JobId, RegionId, RequestId, StepName
 from flintlock.model.jobs import JobHistory, JobOutcome, JobRequirements, JobSnapshot, StoredJob
 from flintlock.model.slots import (
@@ -81,7 +82,6 @@ from flintlock.model.slots import (
     TaskManagerLost,
     UnwantedTasks,
 )
-from flintlock.model.staging import staged_sinks
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import RegionPhase, RegionRecord, RemoveFiles, TaskReport
 

@@ -11,11 +11,11 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from flintlock.model.checkpoints import StateRescale
 from flintlock.model.commands import CancelTask
 from flintlock.model.ids import AttemptId, InstanceId, RegionId
 from flintlock.model.jobs import JobHistory, ParallelismRange
 from flintlock.model.slots import DeployedTasks, NoResources, ResourceRequirements, SlotGrant, TaskManagerLost
+from flintlock.model.streaming.checkpoints import StateRescale
 from flintlock.model.tasks import DeployTask, Failure, PublishFiles, RegionRecord, TaskReport
 
 

@@ -16,15 +16,15 @@ from msgspec import Struct, structs
 from flintlock.config import options
 from flintlock.config.configuration import Configuration
 from flintlock.jobmaster.restart import RestartStrategy, restart_strategy
-from flintlock.model.checkpoints import QueryProgress, StateRescale
 from flintlock.model.errors import Conflict, Corrupt, NotFound
 from flintlock.model.ids import AttemptId, InstanceId, JobId, RegionId, RequestId, TaskManagerId, VertexId
 from flintlock.model.jobgraph import JobGraph, JobType
 from flintlock.model.jobs import ExceptionEntry, ParallelismRange, RestartHistory, StoredJob
-from flintlock.model.query_figures import QueryFigures
 from flintlock.model.regions import Region, regions_of, shared_steps, values_of_region
 from flintlock.model.slots import SlotGrant, SlotRequest
 from flintlock.model.states import ExecutionState, JobStatus
+from flintlock.model.streaming.checkpoints import QueryProgress, StateRescale
+from flintlock.model.streaming.query_figures import QueryFigures
 from flintlock.model.tasks import Failure, RegionPhase, RegionRecord, StepOutput, TaskFinished, TaskMetrics
 
 E: Final = ExecutionState

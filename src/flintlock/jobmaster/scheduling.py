@@ -27,12 +27,12 @@ from flintlock.jobmaster.events import (
 from flintlock.jobmaster.execution_graph import Execution, ExecutionGraph, RegionState
 from flintlock.jobmaster.transition import Transition
 from flintlock.model.errors import InvariantBroken
+from flintlock.model.files.manifests import Manifest
+from flintlock.model.files.staging import staging_of_attempts
 from flintlock.model.ids import AttemptId, InstanceId, RegionId, RequestId, StepName, TaskManagerId
 from flintlock.model.jobs import ParallelismRange
-from flintlock.model.manifests import Manifest
 from flintlock.model.regions import region_resources
 from flintlock.model.slots import SlotGrant, SlotRequest
-from flintlock.model.staging import staging_of_attempts
 from flintlock.model.states import ExecutionState
 from flintlock.model.tasks import Analysis, DeployTask, Failure, FailureKind, RegionPhase, RegionRecord
 

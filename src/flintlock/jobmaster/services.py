@@ -13,7 +13,7 @@ from flintlock.ha.leader_gate import LeaderGate
 from flintlock.ha.protocols import JobProgressStore
 from flintlock.jobmaster.directory import JobMasterDirectory
 from flintlock.jobmaster.enrichers import FailureEnricher
-from flintlock.jobmaster.metrics import JobMasterMetrics
+from flintlock.jobmaster.reporting.metrics import JobMasterMetrics
 from flintlock.jobmaster.target_claims import TargetClaims
 from flintlock.monitoring.current_job import CurrentJob
 

@@ -18,9 +18,9 @@ from msgspec import structs
 from flintlock.jobmaster.events import DiscardStaging, Enrich, JobEffect, Moved, StepContext
 from flintlock.jobmaster.execution_graph import Execution, ExecutionGraph, RegionState
 from flintlock.model.errors import InvariantBroken
+from flintlock.model.files.staging import staging_directories
 from flintlock.model.ids import AttemptId
 from flintlock.model.jobs import ExceptionEntry
-from flintlock.model.staging import staging_directories
 from flintlock.model.states import EXECUTION_MOVES, JOB_MOVES, ExecutionState, JobStatus, checked_move
 from flintlock.model.tasks import Failure
 

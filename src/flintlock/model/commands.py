@@ -27,11 +27,11 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct, structs
 
-from flintlock.model.checkpoints import StateRescale
 from flintlock.model.diagnostics import ThreadStack
 from flintlock.model.errors import Conflict
 from flintlock.model.ids import AttemptId, JobId, TriggerId, VertexId
 from flintlock.model.jobs import ParallelismRange
+from flintlock.model.streaming.checkpoints import StateRescale
 
 
 class CancelJob(Struct, frozen=True, kw_only=True, tag="cancel"):

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from flintlock.model.ids import BlobKey, JobId, StepName, VertexId
 from flintlock.model.operations import Guarantee, Operation
-from flintlock.model.streams import StreamQuery, Watermark
+from flintlock.model.streaming.streams import StreamQuery, Watermark
 
 Scalar: TypeAlias = str | int | float | bool | None
 """What a parameter's value may be."""

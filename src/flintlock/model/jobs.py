@@ -8,12 +8,12 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from flintlock.model.checkpoints import QueryProgress, StateRescale
 from flintlock.model.ids import JobId, RegionId, StepName, TaskManagerId, TriggerId, VertexId
 from flintlock.model.jobgraph import JobGraph, JobType
-from flintlock.model.query_figures import QueryFigures
 from flintlock.model.regions import Region, readers_of, writers_of
 from flintlock.model.states import ExecutionState, JobStatus
+from flintlock.model.streaming.checkpoints import QueryProgress, StateRescale
+from flintlock.model.streaming.query_figures import QueryFigures
 from flintlock.model.tasks import Failure, ResultRows, StepOutput, TaskMetrics
 
 

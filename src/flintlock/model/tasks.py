@@ -8,12 +8,12 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-from flintlock.model.checkpoints import QueryProgress, StateRescale
+from flintlock.model.files.manifests import Manifest
 from flintlock.model.ids import AttemptId, InstanceId, JobId, RegionId, StepName, TaskManagerId
 from flintlock.model.jobgraph import JobGraph, Resources
-from flintlock.model.manifests import Manifest
-from flintlock.model.query_figures import QueryFigures
 from flintlock.model.regions import Region
+from flintlock.model.streaming.checkpoints import QueryProgress, StateRescale
+from flintlock.model.streaming.query_figures import QueryFigures
 
 
 class Analysis(StrEnum):

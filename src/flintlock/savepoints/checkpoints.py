@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import Any, cast
 
-from flintlock.model.checkpoints import latest_batch
 from flintlock.model.errors import Refused
+from flintlock.model.streaming.checkpoints import latest_batch
 
 _SINK_LOG = "_spark_metadata"
 

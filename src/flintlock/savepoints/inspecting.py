@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 from msgspec import Struct
 
-from flintlock.model.savepoints import QUERIES, SavepointManifest
+from flintlock.model.streaming.savepoints import QUERIES, SavepointManifest
 
 _STORE: Final = re.compile(
     r"state/(?P<operator>\d+)/(?P<store>\d+(?:/[^/]+)?)/(?P<version>\d+)(?:_[0-9a-f-]+)?\.(?P<kind>\w+)"

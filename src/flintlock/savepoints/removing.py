@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from flintlock.model.errors import Corrupt, Incompatible, Invalid, Unavailable
-from flintlock.model.savepoints import MANIFEST, SavepointManifest, decode_manifest
+from flintlock.model.streaming.savepoints import MANIFEST, SavepointManifest, decode_manifest
 from flintlock.savepoints.writing import sync_directory
 
 

@@ -22,7 +22,7 @@ from msgspec import Struct, structs
 from flintlock.model.errors import Corrupt, FlintlockError, Incompatible, Invalid, Unavailable
 from flintlock.model.jobgraph import JobGraph
 from flintlock.model.operations import Guarantee
-from flintlock.model.savepoints import (
+from flintlock.model.streaming.savepoints import (
     MANIFEST,
     QUERIES,
     SavedQuery,

@@ -21,8 +21,8 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 from msgspec import Struct
 
-from flintlock.model.checkpoints import latest_batch
 from flintlock.model.errors import Invalid
+from flintlock.model.streaming.checkpoints import latest_batch
 from flintlock.savepoints.writing import sync_directory
 
 _LOG: Final = "_spark_metadata"

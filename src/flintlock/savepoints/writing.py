@@ -30,7 +30,7 @@ from flintlock.model.errors import Conflict, Corrupt, FlintlockError, Incompatib
 from flintlock.model.ids import JobId, TriggerId
 from flintlock.model.jobgraph import JobGraph, JobVertex
 from flintlock.model.operations import Guarantee, Source
-from flintlock.model.savepoints import (
+from flintlock.model.streaming.savepoints import (
     MANIFEST,
     QUERIES,
     FileGone,

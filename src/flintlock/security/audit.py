@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from flintlock.host.logs.log_output import LogOutput, QueuedLogOutput
-from flintlock.model.principals import UNKNOWN_CALLER, Principal
+from flintlock.model.access.principals import UNKNOWN_CALLER, Principal
 
 _LAST_LINES_S: Final = 5.0  # for the lines that are queued when the process ends
 _LONGEST: Final = 300

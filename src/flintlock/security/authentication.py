@@ -11,8 +11,8 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
+from flintlock.model.access.principals import Principal
 from flintlock.model.errors import Unauthenticated
-from flintlock.model.principals import Principal
 
 _MOST_REMEMBERED: Final = 1024
 _REMEMBERED_MS: Final = 5_000

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from flintlock.host.private_files import make_private_directory
+from flintlock.host.files.private_files import make_private_directory
 from flintlock.model.errors import Invalid, Refused
 
 AUTHORITY: Final = "ca.pem"

@@ -21,7 +21,7 @@ from typing import Final
 
 from flintlock.config.configuration import Configuration
 from flintlock.config.options import SECRET_FILE
-from flintlock.host.private_files import OTHERS, make_private_directory
+from flintlock.host.files.private_files import OTHERS, make_private_directory
 from flintlock.model.errors import FlintlockError, Refused, Unavailable
 
 FILE_NAME: Final = "cluster-secret"

@@ -1,7 +1,7 @@
 """The secrets of jobs: values that a TaskManager reads on its machine, by the names that jobs refer to.
 
-Jobs refer to them as `${secret:NAME}` (`flintlock.model.secret_references`). No component stores them, and no process
-but the task's own gets them.
+Jobs refer to them as `${secret:NAME}` (`flintlock.model.access.secret_references`). No component stores them, and no
+process but the task's own gets them.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
-from flintlock.host.private_files import read_private_file
+from flintlock.host.files.private_files import read_private_file
+from flintlock.model.access.secret_references import SECRET_NAME
 from flintlock.model.errors import Refused
-from flintlock.model.secret_references import SECRET_NAME
 
 _LARGEST: Final = 64 << 10  # bytes of one secret
 

@@ -12,8 +12,8 @@ import getpass
 import os
 from typing import Final
 
+from flintlock.model.access.principals import Principal, Role
 from flintlock.model.errors import Unauthenticated
-from flintlock.model.principals import Principal, Role
 from flintlock.security.cluster_secret import ClusterSecret, Purpose
 from flintlock.security.signed_text import decoded, encoded, signed, verified_head
 

@@ -22,8 +22,8 @@ from flintlock.config.configuration import Configuration
 from flintlock.config.extras import require_extra
 from flintlock.config.options import OIDC_AUDIENCE, OIDC_ISSUER, OIDC_JWKS_URL, OIDC_NAME_CLAIM, OIDC_ROLE_CLAIM
 from flintlock.host.addresses import is_loopback_host
+from flintlock.model.access.principals import Principal, Role
 from flintlock.model.errors import Invalid, Unauthenticated, Unavailable
-from flintlock.model.principals import Principal, Role
 
 if TYPE_CHECKING:
     from jwt import PyJWK

@@ -19,9 +19,9 @@ from typing import Final
 
 import msgspec
 
+from flintlock.model.access.principals import Principal
 from flintlock.model.errors import Unauthenticated
 from flintlock.model.ids import AccessTokenId
-from flintlock.model.principals import Principal
 from flintlock.security.cluster_secret import ClusterSecret, Purpose
 from flintlock.security.signed_text import decoded, encoded, signed, verified_head
 

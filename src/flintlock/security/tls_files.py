@@ -17,7 +17,7 @@ import structlog
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from flintlock.host.private_files import read_private_file
+from flintlock.host.files.private_files import read_private_file
 from flintlock.model import log_events
 from flintlock.model.errors import Refused
 

@@ -14,10 +14,10 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from flintlock.model.access.principals import Principal, Role
+from flintlock.model.access.tokens import AccessToken
 from flintlock.model.errors import Unauthenticated
 from flintlock.model.ids import AccessTokenId
-from flintlock.model.principals import Principal, Role
-from flintlock.model.tokens import AccessToken
 from flintlock.security.cluster_secret import same
 
 PREFIX: Final = "flt_"

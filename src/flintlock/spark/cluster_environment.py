@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from flintlock.host.children import forget_child, record_child
+from flintlock.host.processes.children import forget_child, record_child
 from flintlock.host.runner_user import RunnerUser, process_user
 from flintlock.model.errors import Unavailable
 from flintlock.spark.environments import (

@@ -32,7 +32,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from flintlock.host.whole_files import write_whole
+from flintlock.host.files.whole_files import write_whole
 from flintlock.model.jobgraph import ArtifactKind, JobGraph
 
 #: Environments that are kept although nothing uses them; of more, those that were used least recently are removed.

@@ -12,10 +12,10 @@ from typing import Final
 import structlog
 
 from flintlock.model import log_events
+from flintlock.model.access.confinement import deployment_problem, publication_problem, removal_problem
 from flintlock.model.application import ShutDownCluster
 from flintlock.model.backoff import Backoff
 from flintlock.model.commands import TaskAnswer, TaskCommand
-from flintlock.model.confinement import deployment_problem, publication_problem, removal_problem
 from flintlock.model.diagnostics import ProcessAnswer, ProcessQuery, ReadEngineUi
 from flintlock.model.errors import Refused, Unavailable
 from flintlock.model.ids import AttemptId, InstanceId, is_job_id

@@ -25,8 +25,8 @@ import structlog
 
 from flintlock.gateways.engine import Engine, RunnerPool, TaskRunner
 from flintlock.model import log_events
+from flintlock.model.access.confinement import undeclared_sink
 from flintlock.model.commands import CancelTask, CommandAccepted, TaskAnswer, TaskCommand, TaskQuery
-from flintlock.model.confinement import undeclared_sink
 from flintlock.model.diagnostics import EngineUiPage, ReadEngineUi
 from flintlock.model.errors import Corrupt, FlintlockError, JobFailed, NotFound, Refused, Unavailable
 from flintlock.model.ids import AttemptId

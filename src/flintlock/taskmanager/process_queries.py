@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from flintlock.host.logs.process_logs import ProcessLogs, read_last_lines
-from flintlock.host.thread_dump import task_stacks, thread_stacks
+from flintlock.host.processes.thread_dump import task_stacks, thread_stacks
 from flintlock.model.diagnostics import (
     MAX_LOG_BYTES,
     DumpProcessThreads,

@@ -22,8 +22,8 @@ from msgspec import structs
 
 from flintlock.model import log_events
 from flintlock.model.errors import Fenced, FlintlockError, Refused, Unauthenticated
+from flintlock.model.failures.repeated_failures import RepeatedFailure
 from flintlock.model.ids import InstanceId
-from flintlock.model.repeated_failures import RepeatedFailure
 from flintlock.model.slots import RegistrationAnswer
 from flintlock.taskmanager.lease import CurrentLease, Lease
 from flintlock.taskmanager.services import TaskManagerServices

@@ -13,8 +13,8 @@ from typing import TypeAlias
 from flintlock.gateways.engine import EngineLauncher, ProcessTable
 from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
-from flintlock.host.daemon_threads import run_in_daemon_thread
 from flintlock.host.logs.process_logs import ProcessLogs
+from flintlock.host.processes.daemon_threads import run_in_daemon_thread
 from flintlock.model.errors import InvariantBroken
 from flintlock.model.ids import AttemptId, BlobKey, InstanceId
 from flintlock.model.slots import TaskManagerRegistration

@@ -21,7 +21,7 @@ import structlog
 from structlog.typing import FilteringBoundLogger
 
 from flintlock.gateways.workers import WorkerEnded
-from flintlock.host.daemon_threads import DaemonThreads
+from flintlock.host.processes.daemon_threads import DaemonThreads
 from flintlock.model import log_events
 from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import TaskManagerId

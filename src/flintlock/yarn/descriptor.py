@@ -48,7 +48,7 @@ from flintlock.config.options import (
     YARN_SHIP_FILES,
     YARN_TAGS,
 )
-from flintlock.host.whole_files import write_whole
+from flintlock.host.files.whole_files import write_whole
 from flintlock.model.errors import Refused, Unavailable
 from flintlock.security.cluster_secret import FILE_NAME as SECRET_NAME
 from flintlock.yarn.gateways import StagingGateway, YarnGateway

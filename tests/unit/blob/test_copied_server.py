@@ -18,7 +18,7 @@ from flintlock.blob.server import SMALL_BYTES, BlobServer
 from flintlock.gateways.blobs import BlobRange
 from flintlock.model.errors import Corrupt, Fenced, NotFound, Unavailable
 from flintlock.model.ids import BlobKey, Epoch, JobId
-from flintlock.testing.fake_blob_copies import FakeBlobCopies, SharedBlobs
+from flintlock.testing.fakes.fake_blob_copies import FakeBlobCopies, SharedBlobs
 
 pytestmark = pytest.mark.anyio
 

@@ -17,7 +17,7 @@ from flintlock.cli.main import COMMANDS, run_app
 from flintlock.client.connection.versions import own_versions
 from flintlock.model.ids import JobId
 from flintlock.model.jobgraph import vertex_id
-from flintlock.model.savepoints import SavedQuery, SavepointFile, SavepointManifest, encode_manifest
+from flintlock.model.streaming.savepoints import SavedQuery, SavepointFile, SavepointManifest, encode_manifest
 
 JOB = "0123456789abcdef" * 2
 OTHER = "0123fedcba987654" * 2

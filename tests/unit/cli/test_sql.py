@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tests.unit.client.answering import Server, serving
 
+from flintlock.cli.jobs.sql import Prompt
 from flintlock.cli.main import run_app
-from flintlock.cli.sql import Prompt
 from flintlock.client.connection.versions import own_versions
 from flintlock.model.errors import Refused
 

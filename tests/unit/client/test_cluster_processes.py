@@ -26,8 +26,8 @@ from flintlock.host.cluster_spec import (
     read_settings_file,
     write_cluster_spec,
 )
-from flintlock.host.pid_files import ExitFile, PidFile, identity
-from flintlock.host.run_directory import start_lock
+from flintlock.host.files.run_directory import start_lock
+from flintlock.host.processes.pid_files import ExitFile, PidFile, identity
 from flintlock.model.errors import Conflict, Invalid, Unavailable
 
 SECRET = "s3cr3t-0f-th3-st0r3"

@@ -17,7 +17,7 @@ from tests.unit.client.answering import serving
 from flintlock.client.connection.client import Client
 from flintlock.client.connection.credentials import ClientCredentials
 from flintlock.config.configuration import Configuration
-from flintlock.host.pid_files import ClusterFile, identity
+from flintlock.host.processes.pid_files import ClusterFile, identity
 from flintlock.model.errors import Forbidden, Refused, Unauthenticated
 from flintlock.security.cluster_secret import open_cluster_secret
 from flintlock.security.local_credentials import LIFETIME_MS, LocalAuthenticator

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flintlock.cli.run import overrides_of
+from flintlock.cli.jobs.run import overrides_of
 from flintlock.client.authoring.job import Job
 from flintlock.client.authoring.package import AS_WRITTEN, Overrides, driver_note
 from flintlock.client.authoring.targets import read_target

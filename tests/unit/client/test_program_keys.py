@@ -15,8 +15,8 @@ from flintlock.client.connection.program_keys import next_program_key
 from flintlock.config.configuration import Configuration
 from flintlock.config.files import load, state_directory
 from flintlock.entrypoints.process import write_json
-from flintlock.host.own_cluster import OwnCluster, write_own_cluster
-from flintlock.host.pid_files import LEADER_FILE, ClusterFile, identity
+from flintlock.host.files.own_cluster import OwnCluster, write_own_cluster
+from flintlock.host.processes.pid_files import LEADER_FILE, ClusterFile, identity
 from flintlock.model.application import APPLICATION_VARIABLE, PROGRAM_VARIABLE, program_key
 from flintlock.model.ids import JobId
 

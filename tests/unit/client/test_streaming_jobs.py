@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from flintlock.cli.info import plan_document
+from flintlock.cli.jobs.info import plan_document
 from flintlock.client.authoring.job import Job
 from flintlock.client.authoring.yaml_form import json_schema, read_yaml_text
 from flintlock.model.errors import Invalid
 from flintlock.model.jobgraph import JobGraph, JobType
 from flintlock.model.operations import ForeachBatch, Source
-from flintlock.model.streams import OutputMode, TriggerKind, Watermark
+from flintlock.model.streaming.streams import OutputMode, TriggerKind, Watermark
 
 HERE = os.path.relpath(__file__)
 

@@ -20,7 +20,7 @@ from flintlock.client.clusters.yarn_cluster import YarnJobClusters, YarnSessions
 from flintlock.config.configuration import Configuration
 from flintlock.config.files import LoadedConfiguration
 from flintlock.model.errors import Refused, Unavailable
-from flintlock.testing.fake_yarn import FakeStaging, FakeYarn
+from flintlock.testing.fakes.fake_yarn import FakeStaging, FakeYarn
 from flintlock.yarn.bridge import hadoop_conf_dir
 from flintlock.yarn.messages import YarnApplicationState
 

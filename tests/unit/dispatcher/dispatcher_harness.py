@@ -24,10 +24,10 @@ from flintlock.model.jobs import JobQuery, JobSubmission
 from flintlock.model.operations import Result, Source
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import RegionPhase, RegionRecord, ResultRows, TaskFinished
-from flintlock.testing.fake_jobmaster import FakeJobMasterFactory, FakeJobMasterRunner
-from flintlock.testing.fake_resourcemanager import FakeResourceManager
-from flintlock.testing.fake_savepoints import FakeSavepoints
-from flintlock.testing.memory_ha import MemoryCluster, MemoryHaServices, MemoryStores
+from flintlock.testing.fakes.fake_jobmaster import FakeJobMasterFactory, FakeJobMasterRunner
+from flintlock.testing.fakes.fake_resourcemanager import FakeResourceManager
+from flintlock.testing.fakes.fake_savepoints import FakeSavepoints
+from flintlock.testing.fakes.memory_ha import MemoryCluster, MemoryHaServices, MemoryStores
 from flintlock.testing.virtual_time import now_ms
 
 T = TypeVar("T")

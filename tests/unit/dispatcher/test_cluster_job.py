@@ -36,8 +36,8 @@ from flintlock.model.ids import FencingToken, JobId
 from flintlock.model.jobgraph import JobGraph
 from flintlock.model.jobs import JobQuery, ResultQuery, Submitted
 from flintlock.model.states import JobStatus
-from flintlock.testing.fake_jobmaster import FakeJobMasterRunner
-from flintlock.testing.memory_ha import MemoryCluster
+from flintlock.testing.fakes.fake_jobmaster import FakeJobMasterRunner
+from flintlock.testing.fakes.memory_ha import MemoryCluster
 from flintlock.testing.virtual_time import run_virtual, virtual_time
 
 RESULT_S: Final = 300.0

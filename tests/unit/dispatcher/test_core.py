@@ -7,15 +7,15 @@ from tests.unit.dispatcher.dispatcher_harness import CODE, VERSIONS, A, B, C, gr
 from flintlock.dispatcher import core
 from flintlock.dispatcher.core import CleanupResource, JobPhase
 from flintlock.dispatcher.snapshots import initial_snapshot, recorded_snapshot
+from flintlock.model.access.confinement import removal_problem
 from flintlock.model.commands import RescaleJob
-from flintlock.model.confinement import removal_problem
 from flintlock.model.errors import Conflict, Invalid, InvariantBroken, KeyReused, Refused
 from flintlock.model.ids import JobId, StepName, VertexId
 from flintlock.model.jobgraph import Artifact, ArtifactKind, JobGraph, JobType, JobVertex, Versions, vertex_id
 from flintlock.model.jobs import JobOutcome, JobResult, JobSubmission, ParallelismRange, StoredJob
 from flintlock.model.operations import Function, Sink
 from flintlock.model.states import JobStatus
-from flintlock.model.streams import StreamQuery
+from flintlock.model.streaming.streams import StreamQuery
 from flintlock.model.tasks import RemoveFiles
 
 ENDED = JobResult(job_id=A, name="job", status=JobStatus.FINISHED, start_ms=1, end_ms=2)

@@ -20,7 +20,7 @@ from flintlock.model.errors import Conflict, JobFailed, NotFound, Unavailable
 from flintlock.model.ids import TriggerId
 from flintlock.model.jobs import AwaitJob, JobQuery
 from flintlock.model.states import JobStatus
-from flintlock.testing.fake_jobmaster import FakeJobMasterRunner
+from flintlock.testing.fakes.fake_jobmaster import FakeJobMasterRunner
 from flintlock.testing.job_lists import all_jobs
 from flintlock.testing.virtual_time import virtual_time
 

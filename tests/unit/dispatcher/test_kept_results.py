@@ -23,7 +23,7 @@ from tests.unit.dispatcher.dispatcher_harness import (
 )
 
 from flintlock.dispatcher.endpoint import Dispatcher
-from flintlock.dispatcher.kept_results import MAX_JOBS, results_to_keep, reused_records
+from flintlock.dispatcher.retention.kept_results import MAX_JOBS, results_to_keep, reused_records
 from flintlock.model.errors import Conflict
 from flintlock.model.ids import JobId, RegionId, StepName
 from flintlock.model.jobgraph import Exchange, JobGraph, JobType
@@ -31,7 +31,7 @@ from flintlock.model.jobs import ExecutionInfo, JobOutcome, JobSnapshot, JobSubm
 from flintlock.model.regions import regions_of
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import RegionPhase, RegionRecord, StepOutput
-from flintlock.testing.fake_jobmaster import FakeJobMasterRunner
+from flintlock.testing.fakes.fake_jobmaster import FakeJobMasterRunner
 from flintlock.testing.virtual_time import virtual_time
 
 HOURS = 3600.0
@@ -155,7 +155,7 @@ async def test_beyond_their_size_the_oldest_results_are_removed_first() -> None:
 
 @virtual_time
 async def test_no_more_jobs_keep_results_than_a_leader_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flintlock.dispatcher.kept_results.MAX_JOBS", 1)
+    monkeypatch.setattr("flintlock.dispatcher.retention.kept_results.MAX_JOBS", 1)
     assert MAX_JOBS > 1
     harness = DispatcherHarness()
     async with harness.leading() as dispatcher:

@@ -8,7 +8,7 @@ from flintlock.dispatcher.endpoint import Dispatcher
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import AwaitJob, JobQuery, ResultQuery, Submitted
 from flintlock.model.states import JobStatus
-from flintlock.testing.fake_jobmaster import FakeJobMasterRunner
+from flintlock.testing.fakes.fake_jobmaster import FakeJobMasterRunner
 from flintlock.testing.job_lists import all_jobs
 from flintlock.testing.virtual_time import run_virtual
 

@@ -25,8 +25,8 @@ from flintlock.model.errors import Conflict, Fenced, InvariantBroken, Unavailabl
 from flintlock.model.ids import Epoch, FencingToken, JobId
 from flintlock.model.jobs import AwaitJob, JobQuery, ResultQuery
 from flintlock.model.states import JobStatus
+from flintlock.testing.fakes.memory_ha import MemoryCluster, MemoryHaServices
 from flintlock.testing.job_lists import all_jobs
-from flintlock.testing.memory_ha import MemoryCluster, MemoryHaServices
 from flintlock.testing.virtual_time import virtual_time
 
 

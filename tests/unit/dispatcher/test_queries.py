@@ -18,15 +18,15 @@ from tests.unit.dispatcher.dispatcher_harness import (
     until,
 )
 
-from flintlock.dispatcher import ended
+from flintlock.dispatcher.retention import ended
 from flintlock.dispatcher.snapshots import initial_snapshot
 from flintlock.model.commands import CancelJob, CommandAccepted, PingTask
 from flintlock.model.errors import Conflict, NotFound, Unavailable
 from flintlock.model.ids import AttemptId, Epoch, FencingToken, JobId, RegionId
 from flintlock.model.jobs import AwaitJob, JobQuery, ResultQuery, StoredJob
 from flintlock.model.states import JobStatus
+from flintlock.testing.fakes.memory_ha import MemoryCluster, MemoryStores
 from flintlock.testing.job_lists import all_jobs
-from flintlock.testing.memory_ha import MemoryCluster, MemoryStores
 from flintlock.testing.virtual_time import virtual_time
 
 TOP = ResultQuery(job_id=A, name="top")

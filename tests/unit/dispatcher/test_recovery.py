@@ -23,7 +23,7 @@ from tests.unit.dispatcher.dispatcher_harness import (
 
 from flintlock.dispatcher.endpoint import dispatching
 from flintlock.dispatcher.recovery import WIDTH, RecoveredJob, Recovery, recover
-from flintlock.dispatcher.retention_clock import RetentionClock
+from flintlock.dispatcher.retention.retention_clock import RetentionClock
 from flintlock.ha import payloads
 from flintlock.ha.leader_gate import PATIENCE_S
 from flintlock.model.causes import CauseId, caused_by
@@ -32,8 +32,8 @@ from flintlock.model.errors import Conflict, DuplicateJob, Fenced, Incompatible,
 from flintlock.model.ids import JobId, RegionId
 from flintlock.model.jobs import AwaitJob, JobQuery, JobResult, StoredJob, Submitted
 from flintlock.model.states import JobStatus
+from flintlock.testing.fakes.memory_ha import ResultEntry
 from flintlock.testing.job_lists import all_jobs
-from flintlock.testing.memory_ha import ResultEntry
 from flintlock.testing.virtual_time import virtual_time
 
 

@@ -23,7 +23,7 @@ from flintlock.model.commands import MAX_OPERATIONS, CancelJob, RescaleJob
 from flintlock.model.errors import Conflict, Invalid, NotFound, Unavailable
 from flintlock.model.jobs import ClientHeartbeat, JobQuery, JobRequirements, JobSubmission, ParallelismRange
 from flintlock.model.states import JobStatus
-from flintlock.testing.fake_jobmaster import FakeJobMasterRunner
+from flintlock.testing.fakes.fake_jobmaster import FakeJobMasterRunner
 from flintlock.testing.virtual_time import virtual_time
 
 QUERY = JobQuery(job_id=A)

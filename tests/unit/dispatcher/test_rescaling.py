@@ -11,12 +11,12 @@ from tests.unit.dispatcher.test_savepoints import TRIGGER, completed, operation,
 from flintlock.dispatcher.core import rescale_outcomes
 from flintlock.dispatcher.endpoint import Dispatcher
 from flintlock.ha import payloads
-from flintlock.model.checkpoints import QueryProgress, StateRescale, StateRescaled
 from flintlock.model.commands import OperationStatus, RescaleJob, TriggerOperation, TriggerSavepoint
 from flintlock.model.ids import TriggerId
 from flintlock.model.jobs import ExecutionInfo, JobRescaling, ParallelismRange, StoredJob
 from flintlock.model.states import ExecutionState, JobStatus
-from flintlock.testing.fake_jobmaster import FakeJobMasterRunner
+from flintlock.model.streaming.checkpoints import QueryProgress, StateRescale, StateRescaled
+from flintlock.testing.fakes.fake_jobmaster import FakeJobMasterRunner
 from flintlock.testing.virtual_time import virtual_time
 
 RESCALE = TriggerOperation(trigger_id=TRIGGER, command=RescaleJob(job_id=A, parallelism=4))

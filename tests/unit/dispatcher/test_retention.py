@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from tests.unit.dispatcher.dispatcher_harness import A, B, DispatcherHarness, empty, submission
 
 from flintlock.dispatcher.endpoint import Dispatcher
-from flintlock.dispatcher.retention_clock import RECORD_PERIOD_S
+from flintlock.dispatcher.retention.retention_clock import RECORD_PERIOD_S
 from flintlock.ha import payloads
 from flintlock.model import log_events
 from flintlock.model.errors import Unavailable

@@ -11,7 +11,7 @@ from tests.unit.dispatcher.test_savepoints import LOCATION, SAVE, STOP, TRIGGER,
 from flintlock.dispatcher.endpoint import Dispatcher
 from flintlock.model.commands import StopJob, TriggerOperation
 from flintlock.model.states import JobStatus
-from flintlock.testing.fake_jobmaster import FakeJobMasterRunner
+from flintlock.testing.fakes.fake_jobmaster import FakeJobMasterRunner
 from flintlock.testing.virtual_time import run_virtual
 
 

@@ -31,10 +31,10 @@ from flintlock.model.ids import AttemptId, RegionId, StepName, TriggerId
 from flintlock.model.jobgraph import JobType, JobVertex, vertex_id
 from flintlock.model.jobs import ExecutionInfo, JobSubmission
 from flintlock.model.operations import Sink, Source
-from flintlock.model.savepoints import DisposalQuery, DisposeSavepoint
 from flintlock.model.states import ExecutionState, JobStatus
-from flintlock.model.streams import StreamQuery
-from flintlock.testing.fake_jobmaster import FakeJobMasterRunner
+from flintlock.model.streaming.savepoints import DisposalQuery, DisposeSavepoint
+from flintlock.model.streaming.streams import StreamQuery
+from flintlock.testing.fakes.fake_jobmaster import FakeJobMasterRunner
 from flintlock.testing.virtual_time import virtual_time
 
 TRIGGER = TriggerId("1" * 32)

@@ -10,9 +10,9 @@ from msgspec import structs
 from tests.contract.records import access_tokens
 
 from flintlock.dispatcher.tokens import TokenRegistry
+from flintlock.model.access.tokens import MAX_TOKENS, AccessToken, AccessTokens
 from flintlock.model.errors import Conflict, Corrupt, Fenced, NotFound, Unavailable
 from flintlock.model.ids import AccessTokenId
-from flintlock.model.tokens import MAX_TOKENS, AccessToken, AccessTokens
 
 FIRST, SECOND = access_tokens().tokens
 

@@ -15,7 +15,7 @@ from flintlock.model.ids import JobId, TriggerId, VertexId
 from flintlock.model.jobgraph import JobGraph, vertex_id
 from flintlock.model.jobs import JobQuery, JobSnapshot, JobSubmission, StoredJob
 from flintlock.model.states import JobStatus
-from flintlock.testing.fake_jobmaster import FakeJobMasterRunner
+from flintlock.testing.fakes.fake_jobmaster import FakeJobMasterRunner
 from flintlock.testing.virtual_time import virtual_time
 
 LOCATION = f"/savepoints/{A[:6]}-{B}"

@@ -12,10 +12,10 @@ import pytest
 
 from flintlock.config.configuration import Configuration
 from flintlock.dispatcher.leadership.current_dispatcher import CurrentDispatcher
-from flintlock.entrypoints.announcements import Announcements, keep_announced
 from flintlock.entrypoints.process import write_json
+from flintlock.entrypoints.serving.announcements import Announcements, keep_announced
 from flintlock.ha.embedded.backend import find_in_state_directory
-from flintlock.host.pid_files import identity, job_managers
+from flintlock.host.processes.pid_files import identity, job_managers
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import Epoch
 

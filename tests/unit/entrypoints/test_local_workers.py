@@ -13,10 +13,10 @@ import psutil
 import pytest
 
 from flintlock.config.configuration import Configuration
-from flintlock.entrypoints.local_workers import WorkerFile, local_workers
 from flintlock.entrypoints.process import ProcessSettings, write_json
+from flintlock.entrypoints.workers.local_workers import WorkerFile, local_workers
 from flintlock.gateways.workers import WorkerEnded
-from flintlock.host.pid_files import identity
+from flintlock.host.processes.pid_files import identity
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import Epoch, TaskManagerId
 from flintlock.security.cluster_secret import ClusterSecret

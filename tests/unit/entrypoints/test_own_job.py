@@ -16,7 +16,7 @@ from flintlock.entrypoints.components import SESSION
 from flintlock.entrypoints.own_job import DirectoryJobSource, FileJobEndRecord, deployment_mode, result_timeout_s
 from flintlock.entrypoints.process import ProcessSettings
 from flintlock.host.cluster_spec import ClusterSpec
-from flintlock.host.job_directory import JobDescription, JobDirectory
+from flintlock.host.files.job_directory import JobDescription, JobDirectory
 from flintlock.model.application import ApplicationStatus
 from flintlock.model.errors import Invalid
 from flintlock.model.ids import BlobKey, JobId, StepName

@@ -17,7 +17,7 @@ import pytest
 import structlog
 
 from flintlock.entrypoints.process import EXIT_CODES, EXIT_FATAL, EXIT_UNUSABLE, ProcessSettings, start
-from flintlock.host.pid_files import read_exit
+from flintlock.host.processes.pid_files import read_exit
 from flintlock.model.application import ApplicationStatus
 from flintlock.model.errors import Corrupt, InvariantBroken, Unavailable
 

@@ -19,8 +19,8 @@ from tests.unit.rest.rest_harness import RestHarness
 from flintlock.client.connection.credentials import ClientCredentials
 from flintlock.client.connection.http import Http
 from flintlock.config.configuration import Configuration
-from flintlock.entrypoints.rest_server import serving_rest
-from flintlock.entrypoints.rest_tls import ServerTls, rest_tls
+from flintlock.entrypoints.serving.rest_server import serving_rest
+from flintlock.entrypoints.serving.rest_tls import ServerTls, rest_tls
 from flintlock.ha.leader_info import KnownLeader, LeaderInfo
 from flintlock.model.errors import Invalid, Refused, Unavailable
 from flintlock.model.ids import Epoch, FencingToken

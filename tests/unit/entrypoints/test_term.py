@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from flintlock.config.configuration import Configuration
 from flintlock.dispatcher.services import TermServices
 from flintlock.entrypoints.term import CurrentResourceManager, GatedWorkerDriver, TermParts
-from flintlock.entrypoints.workers import WorkerDriverOpener
+from flintlock.entrypoints.workers.providers import WorkerDriverOpener
 from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerGateway
@@ -40,8 +40,8 @@ from flintlock.model.tasks import (
     TaskProgress,
     TaskReport,
 )
-from flintlock.testing.fake_workers import FakeWorkers
-from flintlock.testing.memory_ha import MemoryCluster, MemoryHaServices
+from flintlock.testing.fakes.fake_workers import FakeWorkers
+from flintlock.testing.fakes.memory_ha import MemoryCluster, MemoryHaServices
 from flintlock.testing.simulation.network import SimulatedNetwork, SimulatedProcess
 from flintlock.testing.virtual_time import now_ms, virtual_time
 

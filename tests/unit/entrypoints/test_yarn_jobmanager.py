@@ -12,11 +12,11 @@ from flintlock.config.configuration import Configuration
 from flintlock.entrypoints.process import ProcessSettings
 from flintlock.entrypoints.yarn_jobmanager import YarnPlatform, unpack_job
 from flintlock.host.cluster_spec import ClusterSpec
-from flintlock.host.job_directory import JobDescription, JobDirectory, JobEnd
+from flintlock.host.files.job_directory import JobDescription, JobDirectory, JobEnd
 from flintlock.model.application import ApplicationStatus
 from flintlock.model.ids import Epoch, FencingToken, JobId
 from flintlock.security.cluster_secret import ClusterSecret
-from flintlock.testing.fake_yarn import FakeApplicationMaster, FakeStaging
+from flintlock.testing.fakes.fake_yarn import FakeApplicationMaster, FakeStaging
 from flintlock.yarn.messages import FinalStatus
 
 VALUES = {

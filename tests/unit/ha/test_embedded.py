@@ -24,7 +24,7 @@ from flintlock.ha.protocols import Stores
 from flintlock.model.errors import Corrupt, Refused, Unavailable
 from flintlock.model.ids import Epoch, FencingToken, JobId
 from flintlock.model.tasks import REGION_MOVES, RegionPhase
-from flintlock.testing.memory_ha import MemoryCluster, MemoryHaServices
+from flintlock.testing.fakes.memory_ha import MemoryCluster, MemoryHaServices
 
 JOBS = st.sampled_from([JobId(letter * 32) for letter in "abc"])
 KEYS = st.sampled_from(["k1", "k2", None])

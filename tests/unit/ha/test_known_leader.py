@@ -4,7 +4,7 @@ import asyncio
 
 from flintlock.ha.leader_info import KnownLeader, LeaderAddresses, LeaderInfo
 from flintlock.model.ids import Epoch, FencingToken
-from flintlock.testing.memory_ha import MemoryCluster, MemoryHaServices
+from flintlock.testing.fakes.memory_ha import MemoryCluster, MemoryHaServices
 from flintlock.testing.virtual_time import virtual_time
 
 TOKEN = FencingToken(Epoch(1), "s")

@@ -10,7 +10,7 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 from tests.contract.records import JOB_A, JOB_B
 
-from flintlock.ha.zookeeper.payload_files import PayloadFiles, PayloadGone, PayloadUnreadable, payload_files
+from flintlock.ha.zookeeper.storage.payload_files import PayloadFiles, PayloadGone, PayloadUnreadable, payload_files
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import Epoch
 

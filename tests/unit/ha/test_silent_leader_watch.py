@@ -19,7 +19,7 @@ from flintlock.ha.embedded import writer
 from flintlock.ha.embedded.services import STORE_FILE, EmbeddedHaServices, embedded_ha
 from flintlock.ha.embedded.sqlite_file import rewrite_header, write_lock_holder
 from flintlock.ha.leader_info import LeaderInfo
-from flintlock.host.processes import cpu_time_s
+from flintlock.host.processes.process import cpu_time_s
 
 pytestmark = pytest.mark.anyio
 

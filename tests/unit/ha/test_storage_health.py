@@ -11,10 +11,10 @@ import pytest
 from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.election import LatchElection
 from flintlock.ha.zookeeper.operations import Create
-from flintlock.ha.zookeeper.storage_health import CHECK_LIMIT_S, CHECK_S, STEP_DOWN_S, StorageHealth
+from flintlock.ha.zookeeper.storage.storage_health import CHECK_LIMIT_S, CHECK_S, STEP_DOWN_S, StorageHealth
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import Epoch
-from flintlock.testing.fake_zookeeper import FakeEnsemble, FakeLink
+from flintlock.testing.fakes.fake_zookeeper import FakeEnsemble, FakeLink
 from flintlock.testing.simulation.network import SimulatedNetwork, SimulatedProcess
 from flintlock.testing.virtual_time import virtual_time
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from flintlock.host.children import ChildRecord, forget_child, reap_leftovers, record_child
-from flintlock.host.processes import start_time_of
+from flintlock.host.processes.children import ChildRecord, forget_child, reap_leftovers, record_child
+from flintlock.host.processes.process import start_time_of
 
 #: Starts a child that is bound to it and prints its pid, then waits to be killed.
 PARENT = """
 import os, sys
 from pathlib import Path
-from flintlock.host.children import spawn
+from flintlock.host.processes.children import spawn
 child = spawn(["sleep", "600"], environment=os.environ, directory=Path("/"), output=2)
 print(child.pid, flush=True)
 sys.stdin.read()
@@ -26,7 +26,7 @@ sys.stdin.read()
 OWN = """
 import os, subprocess, sys, threading
 if sys.argv[1:]:
-    from flintlock.host.parent_death import die_with_parent
+    from flintlock.host.processes.parent_death import die_with_parent
     die_with_parent(int(sys.argv[1]))
     print(os.getpid(), flush=True)
 else:
@@ -67,7 +67,7 @@ def test_a_process_whose_parent_has_died_before_ends_at_once() -> None:
         [
             sys.executable,
             "-c",
-            f"from flintlock.host.parent_death import die_with_parent as d; d({gone.pid}); print(1)",
+            f"from flintlock.host.processes.parent_death import die_with_parent as d; d({gone.pid}); print(1)",
         ],
         capture_output=True,
         timeout=30,

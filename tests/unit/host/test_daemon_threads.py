@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from flintlock.host.daemon_threads import DaemonThreads, run_in_daemon_thread
+from flintlock.host.processes.daemon_threads import DaemonThreads, run_in_daemon_thread
 
 pytestmark = pytest.mark.anyio
 
@@ -57,7 +57,7 @@ def test_closing_finishes_what_was_submitted_but_does_not_wait_for_what_hangs() 
 def test_a_thread_that_hangs_does_not_keep_the_process() -> None:
     program = """
 import asyncio, threading
-from flintlock.host.daemon_threads import run_in_daemon_thread
+from flintlock.host.processes.daemon_threads import run_in_daemon_thread
 async def main():
     try:
         async with asyncio.timeout(0.01):

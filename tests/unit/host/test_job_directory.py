@@ -11,7 +11,7 @@ import pytest
 from flintlock.client.clusters.discovery import cluster_client, cluster_or_embedded, find_cluster
 from flintlock.config.files import load
 from flintlock.host.cluster_spec import ClusterSpec
-from flintlock.host.job_directory import JobDescription, JobDirectory, JobEnd
+from flintlock.host.files.job_directory import JobDescription, JobDirectory, JobEnd
 from flintlock.model.application import ApplicationStatus
 from flintlock.model.errors import Conflict, Invalid, Unavailable
 from flintlock.model.ids import JobId

@@ -12,8 +12,8 @@ import pytest
 from flintlock.client.clusters.discovery import find_cluster
 from flintlock.client.clusters.local_cluster import cluster_status, remove_leftovers, stop_cluster
 from flintlock.config.files import load
-from flintlock.host import pid_files
-from flintlock.host.pid_files import PidFile, announced, identity, job_managers, read_cluster_file, running
+from flintlock.host.processes import pid_files
+from flintlock.host.processes.pid_files import PidFile, announced, identity, job_managers, read_cluster_file, running
 from flintlock.model.errors import Invalid, Unavailable
 
 

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from flintlock.host.boot_clock import boot_time_s
-from flintlock.host.process_tree import kill_trees
-from flintlock.host.processes import LocalProcesses, start_time_of
+from flintlock.host.processes.process import LocalProcesses, start_time_of
+from flintlock.host.processes.process_tree import kill_trees
 
 #: Forks a hundred times, each child leaving its parent with one of its own; prints a line when it has begun.
 GROWING_TREE = """

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from flintlock.host.run_directory import locked_run_directory, permanent_id
+from flintlock.host.files.run_directory import locked_run_directory, permanent_id
 from flintlock.model.errors import Refused
 
 HOLDER = """
 import sys
 from pathlib import Path
-from flintlock.host.run_directory import locked_run_directory
+from flintlock.host.files.run_directory import locked_run_directory
 with locked_run_directory(Path(sys.argv[1])):
     print("locked", flush=True)
     sys.stdin.read()

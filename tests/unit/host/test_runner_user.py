@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flintlock.host.processes import user_of
+from flintlock.host.processes.process import user_of
 from flintlock.host.runner_user import RunnerUser, find_runner_user, process_user, runner_files
 from flintlock.model.errors import Refused
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flintlock.host.supervision import (
+from flintlock.host.processes.supervision import (
     BY_INTENT,
     ObservedProcess,
     ProcessFailed,

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from flintlock.host import thread_dump
-from flintlock.host.thread_dump import task_stacks, thread_stacks
+from flintlock.host.processes import thread_dump
+from flintlock.host.processes.thread_dump import task_stacks, thread_stacks
 
 
 def test_every_thread_is_dumped_the_main_one_first() -> None:

@@ -16,10 +16,10 @@ import psutil
 import pytest
 
 from flintlock.host.boot_clock import boot_time_s
-from flintlock.host.children import record_child
-from flintlock.host.process_tree import TAG_VARIABLE
-from flintlock.host.processes import LocalProcesses
-from flintlock.host.watchdog import DEADLINE, DeadlineReader
+from flintlock.host.processes.children import record_child
+from flintlock.host.processes.process import LocalProcesses
+from flintlock.host.processes.process_tree import TAG_VARIABLE
+from flintlock.host.processes.watchdog import DEADLINE, DeadlineReader
 
 #: A process tree: a child in a session of its own, which outlives its parent.
 TREE = """
@@ -33,7 +33,7 @@ threading.Event().wait()
 OWNER = """
 import os, struct, subprocess, sys
 watchdog = subprocess.Popen(
-    [sys.executable, "-m", "flintlock.host.watchdog", sys.argv[1], "", str(os.getpid())],
+    [sys.executable, "-m", "flintlock.host.processes.watchdog", sys.argv[1], "", str(os.getpid())],
     stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
 )
 watchdog.stdin.write(struct.pack("<d", float("inf")))
@@ -63,7 +63,7 @@ class Watched:
 
     def __init__(self, run_dir: Path, tag: str = "") -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "flintlock.host.watchdog", str(run_dir), tag, str(os.getpid())],
+            [sys.executable, "-m", "flintlock.host.processes.watchdog", str(run_dir), tag, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,

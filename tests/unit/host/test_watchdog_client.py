@@ -13,11 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flintlock.host import watchdog_client
 from flintlock.host.boot_clock import boot_time_s
-from flintlock.host.children import record_child
-from flintlock.host.processes import LocalProcesses
-from flintlock.host.watchdog_client import WatchdogClient, running_watchdog
+from flintlock.host.processes import watchdog_client
+from flintlock.host.processes.children import record_child
+from flintlock.host.processes.process import LocalProcesses
+from flintlock.host.processes.watchdog_client import WatchdogClient, running_watchdog
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flintlock.host.whole_files import write_whole
+from flintlock.host.files.whole_files import write_whole
 
 
 def test_file_is_replaced_with_its_mode_and_nothing_is_left_beside_it(tmp_path: Path) -> None:

@@ -27,13 +27,13 @@ from flintlock.jobmaster.events import (
     StepContext,
 )
 from flintlock.jobmaster.execution_graph import ExecutionGraph, initial_state, plan_of
-from flintlock.jobmaster.history import with_history
+from flintlock.jobmaster.reporting.history import with_history
+from flintlock.model.files.staging import ANY_ATTEMPT
 from flintlock.model.ids import AttemptId, InstanceId, JobId, RegionId, RequestId, StepName, TaskManagerId
 from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex, vertex_id
 from flintlock.model.jobs import JobHistory, StoredJob
 from flintlock.model.operations import Result, Sink, Source, Sql
 from flintlock.model.slots import SlotGrant, SlotRequest, TaskManagerLost
-from flintlock.model.staging import ANY_ATTEMPT
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import (
     Failure,

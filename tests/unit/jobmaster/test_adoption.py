@@ -18,7 +18,7 @@ from flintlock.jobmaster.events import (
     StartTimer,
 )
 from flintlock.jobmaster.failover import refusal_to_cancel
-from flintlock.jobmaster.snapshot import outcome_of, snapshot_of
+from flintlock.jobmaster.reporting.snapshot import outcome_of, snapshot_of
 from flintlock.model.ids import InstanceId, RegionId, RequestId, TaskManagerId
 from flintlock.model.jobgraph import JobGraph
 from flintlock.model.slots import Claim, DeployedTasks, NoResources

@@ -28,7 +28,7 @@ from flintlock.gateways.jobmaster import JobMasterGateway, JobMasterRunner
 from flintlock.jobmaster.directory import JobMasterDirectory
 from flintlock.jobmaster.endpoint import JobMaster, job_master_factory
 from flintlock.jobmaster.enrichers import FailureEnricher
-from flintlock.jobmaster.metrics import JobMasterMetrics
+from flintlock.jobmaster.reporting.metrics import JobMasterMetrics
 from flintlock.jobmaster.services import JobMasterServices
 from flintlock.jobmaster.target_claims import TargetClaims
 from flintlock.model.causes import CauseId, caused_by
@@ -37,9 +37,9 @@ from flintlock.model.errors import Conflict, Fenced, InvariantBroken, NotFound, 
 from flintlock.model.ids import InstanceId, JobId, StepName, TaskManagerId
 from flintlock.model.jobgraph import JobGraph
 from flintlock.model.jobs import JobOutcome, StoredJob
-from flintlock.model.query_figures import QueryFigures
 from flintlock.model.slots import TaskManagerLost
 from flintlock.model.states import ExecutionState, JobStatus
+from flintlock.model.streaming.query_figures import QueryFigures
 from flintlock.model.tasks import (
     DeployTask,
     FailureKind,
@@ -56,9 +56,9 @@ from flintlock.model.tasks import (
     TaskReport,
     TaskRunning,
 )
-from flintlock.testing.fake_resourcemanager import GrantingResourceManager
-from flintlock.testing.fake_stores import FakeProgressStore
-from flintlock.testing.fake_taskmanager import FakeTaskManager, FakeTaskManagers
+from flintlock.testing.fakes.fake_resourcemanager import GrantingResourceManager
+from flintlock.testing.fakes.fake_stores import FakeProgressStore
+from flintlock.testing.fakes.fake_taskmanager import FakeTaskManager, FakeTaskManagers
 from flintlock.testing.virtual_time import now_ms, virtual_time
 
 ROWS = ResultRows(name=StepName("top"), rows=1, truncated=False, arrow=b"", json=b"{}")

@@ -29,7 +29,7 @@ from flintlock.jobmaster.events import (
     StartTimer,
     Suspended,
 )
-from flintlock.jobmaster.snapshot import outcome_of, snapshot_of
+from flintlock.jobmaster.reporting.snapshot import outcome_of, snapshot_of
 from flintlock.model.errors import Corrupt
 from flintlock.model.ids import InstanceId, RegionId, RequestId, StepName, TaskManagerId
 from flintlock.model.slots import DeployedTasks, SlotGrant, TaskManagerLost

@@ -8,8 +8,8 @@ from tests.unit.jobmaster.job_harness import CHAIN, FILES, JOB, PAIR, SMALL, Job
 
 from flintlock.jobmaster.events import DiscardStaging, FailureLabelled, Record, RecordHistory
 from flintlock.jobmaster.execution_graph import FIRST_ATTEMPTS, LATEST_ATTEMPTS
-from flintlock.jobmaster.history import MAX_ATTEMPTS, MAX_OUTPUT_BYTES, history_of, with_history
-from flintlock.jobmaster.snapshot import outcome_of, snapshot_of
+from flintlock.jobmaster.reporting.history import MAX_ATTEMPTS, MAX_OUTPUT_BYTES, history_of, with_history
+from flintlock.jobmaster.reporting.snapshot import outcome_of, snapshot_of
 from flintlock.model.ids import RegionId
 from flintlock.model.jobgraph import JobGraph
 from flintlock.model.jobs import JobHistory

@@ -41,13 +41,13 @@ from flintlock.jobmaster.events import (
     StepContext,
 )
 from flintlock.jobmaster.execution_graph import ExecutionGraph, RegionState, initial_state, plan_of
-from flintlock.jobmaster.history import with_history
-from flintlock.jobmaster.snapshot import outcome_of, snapshot_of
+from flintlock.jobmaster.reporting.history import with_history
+from flintlock.jobmaster.reporting.snapshot import outcome_of, snapshot_of
+from flintlock.model.files.staging import staging_directories
 from flintlock.model.ids import AttemptId, InstanceId, RegionId, RequestId, TaskManagerId
 from flintlock.model.jobgraph import JobGraph
 from flintlock.model.jobs import JobHistory, StoredJob
 from flintlock.model.slots import NoResources, SlotGrant, SlotRequest, TaskManagerLost
-from flintlock.model.staging import staging_directories
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import (
     Failure,

@@ -35,11 +35,11 @@ from flintlock.jobmaster.events import (
     StartTimer,
     TimedOut,
 )
-from flintlock.jobmaster.snapshot import requirements_of
+from flintlock.jobmaster.reporting.snapshot import requirements_of
+from flintlock.model.files.manifests import manifest_of
 from flintlock.model.ids import InstanceId, JobId, RegionId, RequestId, StepName, TaskManagerId
 from flintlock.model.jobgraph import Resources
 from flintlock.model.jobs import ParallelismRange
-from flintlock.model.manifests import manifest_of
 from flintlock.model.slots import DeployedTasks, NoResources
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import (

@@ -10,7 +10,7 @@ from tests.unit.jobmaster.job_harness import FILES, PAIR, JobHarness, attempt_id
 
 from flintlock.jobmaster.core import refusal_to_cancel
 from flintlock.jobmaster.events import PublicationDue, SendCommand, StartTimer
-from flintlock.jobmaster.snapshot import outcome_of, snapshot_of
+from flintlock.jobmaster.reporting.snapshot import outcome_of, snapshot_of
 from flintlock.model.commands import CancelTask
 from flintlock.model.ids import RegionId
 from flintlock.model.states import ExecutionState, JobStatus

@@ -6,9 +6,9 @@ from msgspec import structs
 from prometheus_client import CollectorRegistry
 from tests.unit.jobmaster.job_harness import JOB, SMALL, JobHarness
 
-from flintlock.jobmaster.metrics import JobMasterMetrics
-from flintlock.jobmaster.snapshot import active_queries
-from flintlock.model.query_figures import OperatorFigures, QueryFigures, SourceFigures
+from flintlock.jobmaster.reporting.metrics import JobMasterMetrics
+from flintlock.jobmaster.reporting.snapshot import active_queries
+from flintlock.model.streaming.query_figures import OperatorFigures, QueryFigures, SourceFigures
 from flintlock.model.tasks import TaskMetrics, TaskProgress, TaskRunning
 
 SHOWN = QueryFigures(

@@ -11,7 +11,7 @@ from flintlock.jobmaster.recording import ProgressRecorder
 from flintlock.model.ids import InstanceId, JobId, RegionId, TaskManagerId
 from flintlock.model.jobs import JobHistory
 from flintlock.model.tasks import RegionPhase, RegionRecord
-from flintlock.testing.fake_stores import FakeProgressStore
+from flintlock.testing.fakes.fake_stores import FakeProgressStore
 from flintlock.testing.virtual_time import virtual_time
 
 JOB = JobId("a" * 32)

@@ -32,8 +32,8 @@ from flintlock.jobmaster.events import (
     SendDeploy,
     StepContext,
 )
+from flintlock.jobmaster.reporting.snapshot import outcome_of, snapshot_of
 from flintlock.jobmaster.scheduling import DEPLOYMENT_WAITS_S
-from flintlock.jobmaster.snapshot import outcome_of, snapshot_of
 from flintlock.jobmaster.transition import Transition
 from flintlock.model.errors import InvariantBroken
 from flintlock.model.ids import RegionId, RequestId, StepName

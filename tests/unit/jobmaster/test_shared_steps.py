@@ -8,7 +8,7 @@ from tests.unit.jobmaster.job_harness import JOB, JobHarness, graph_of, query, r
 from flintlock.dispatcher.core import requirement_problems
 from flintlock.jobmaster.events import SendDeploy
 from flintlock.jobmaster.execution_graph import ranges_of
-from flintlock.jobmaster.snapshot import requirements_of, snapshot_of
+from flintlock.jobmaster.reporting.snapshot import requirements_of, snapshot_of
 from flintlock.model.commands import RescaleJob
 from flintlock.model.ids import VertexId
 from flintlock.model.jobgraph import JobType, vertex_id

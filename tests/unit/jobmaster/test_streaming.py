@@ -11,16 +11,16 @@ from tests.unit.jobmaster.test_restart import NoRestart
 from flintlock.config.configuration import Configuration
 from flintlock.jobmaster.events import RequirementsChanged, SendDeploy
 from flintlock.jobmaster.execution_graph import initial_state, plan_of
-from flintlock.jobmaster.history import history_of
+from flintlock.jobmaster.reporting.history import history_of
+from flintlock.jobmaster.reporting.snapshot import scratch_of, snapshot_of
 from flintlock.jobmaster.restart import ExponentialDelay, FixedDelay, restart_strategy
-from flintlock.jobmaster.snapshot import scratch_of, snapshot_of
-from flintlock.model.checkpoints import BatchFigures, QueryProgress, StateRescale
-from flintlock.model.confinement import deployment_problem, removal_problem
+from flintlock.model.access.confinement import deployment_problem, removal_problem
 from flintlock.model.ids import AttemptId, JobId, RegionId, TaskManagerId, TriggerId
 from flintlock.model.jobgraph import JobType
 from flintlock.model.jobs import JobRescaling, ParallelismRange, StoredJob
-from flintlock.model.query_figures import QueryFigures
 from flintlock.model.states import JobStatus
+from flintlock.model.streaming.checkpoints import BatchFigures, QueryProgress, StateRescale
+from flintlock.model.streaming.query_figures import QueryFigures
 from flintlock.model.tasks import (
     DeployTask,
     FailureKind,

@@ -7,12 +7,12 @@ from typing import Final
 import pytest
 from msgspec import structs
 
-from flintlock.model.confinement import publication_problem, removal_problem, undeclared_sink
+from flintlock.model.access.confinement import publication_problem, removal_problem, undeclared_sink
+from flintlock.model.files.staging import staging_directory, success_marker
 from flintlock.model.ids import AttemptId, JobId, RegionId, StepName
 from flintlock.model.jobgraph import JobGraph, JobVertex, vertex_id
 from flintlock.model.operations import SaveMode, Sink, Source
 from flintlock.model.regions import Region, regions_of
-from flintlock.model.staging import staging_directory, success_marker
 from flintlock.model.tasks import FileMove, PublishFiles, RemoveFiles, SinkFiles
 
 JOB: Final = JobId("0123456789abcdef0123456789abcdef")

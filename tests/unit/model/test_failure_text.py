@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flintlock.model.failure_text import headline, log_facts, render
+from flintlock.model.failures.failure_text import headline, log_facts, render
 from flintlock.model.ids import StepName
 from flintlock.model.tasks import Failure, FailureKind, Frame
 

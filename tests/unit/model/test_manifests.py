@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from flintlock.model.manifests import MAX_LISTED, difference, manifest_of
+from flintlock.model.files.manifests import MAX_LISTED, difference, manifest_of
 
 FILES = {f"part-{number}": 10 + number for number in range(4)}
 

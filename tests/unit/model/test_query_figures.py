@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from flintlock.model.query_figures import (
+from flintlock.model.streaming.query_figures import (
     FALLS_BEHIND_MS,
     OperatorFigures,
     QueryFigures,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flintlock.model.repeated_failures import RepeatedFailure
+from flintlock.model.failures.repeated_failures import RepeatedFailure
 
 
 def test_the_first_occurrence_is_due_and_then_only_a_reminder() -> None:

@@ -13,7 +13,7 @@ from tests.unit.model.graphs import JOB, graph, step
 from flintlock.model.errors import Corrupt, Incompatible
 from flintlock.model.jobgraph import JobGraph, JobType
 from flintlock.model.operations import Sink, Source
-from flintlock.model.savepoints import (
+from flintlock.model.streaming.savepoints import (
     MANIFEST,
     FileGone,
     SavedQuery,
@@ -25,7 +25,7 @@ from flintlock.model.savepoints import (
     files_of_batch,
     restore_problems,
 )
-from flintlock.model.streams import StreamQuery
+from flintlock.model.streaming.streams import StreamQuery
 
 HASH = hashlib.sha256(b"x").hexdigest()
 

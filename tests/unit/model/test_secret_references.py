@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
+from flintlock.model.access.secret_references import REDACTED, redacted, secret_names, with_secrets
 from flintlock.model.checking.graphcheck import problems_of
 from flintlock.model.checking.jobspec import draft_graph, read_spec
 from flintlock.model.ids import JobId
 from flintlock.model.jobgraph import JobGraph
 from flintlock.model.operations import Program, Sink, Source
-from flintlock.model.secret_references import REDACTED, redacted, secret_names, with_secrets
 from flintlock.model.tasks import Failure, FailureKind
 
 JOB = JobId("0123456789abcdef" * 2)

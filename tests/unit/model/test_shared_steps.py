@@ -7,11 +7,11 @@ from msgspec import structs
 from tests.unit.model.graphs import JOB, acyclic_graphs, graph, result, sink, source, sql
 
 from flintlock.model.checking.graphcheck import problems_of
+from flintlock.model.files.staging import staging_directories
 from flintlock.model.ids import AttemptId, RegionId, StepName
 from flintlock.model.jobgraph import JobGraph, JobType
 from flintlock.model.jobs import ExecutionInfo, JobSnapshot
 from flintlock.model.regions import region_outputs, regions_of, shared_steps, topological
-from flintlock.model.staging import staging_directories
 from flintlock.model.states import ExecutionState, JobStatus
 
 E = ExecutionState

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from flintlock.model.ids import AttemptId, JobId, RegionId, StepName
-from flintlock.model.jobgraph import JobGraph, JobVertex, vertex_id
-from flintlock.model.operations import Sink, Source
-from flintlock.model.regions import regions_of
-from flintlock.model.staging import (
+from flintlock.model.files.staging import (
     is_data,
     staging_directories,
     staging_directory,
     success_marker,
 )
+from flintlock.model.ids import AttemptId, JobId, RegionId, StepName
+from flintlock.model.jobgraph import JobGraph, JobVertex, vertex_id
+from flintlock.model.operations import Sink, Source
+from flintlock.model.regions import regions_of
 
 JOB = JobId("0123456789abcdef" * 2)
 ATTEMPT = AttemptId(job_id=JOB, region=RegionId(2), attempt=3)

@@ -10,11 +10,11 @@ from tests.unit.model.graphs import JOB
 
 from flintlock.model.checking.graphcheck import problems_of
 from flintlock.model.checking.jobspec import draft_graph, read_spec
+from flintlock.model.files.staging import staged_sinks
 from flintlock.model.jobgraph import JobGraph, JobType
 from flintlock.model.operations import Guarantee
 from flintlock.model.regions import regions_of
-from flintlock.model.staging import staged_sinks
-from flintlock.model.streams import OutputMode, Trigger, TriggerKind, Watermark
+from flintlock.model.streaming.streams import OutputMode, Trigger, TriggerKind, Watermark
 
 EVENTS = {
     "source": {"format": "json", "path": "/in", "schema": "ts TIMESTAMP, k STRING", "stream": True},

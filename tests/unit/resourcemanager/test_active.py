@@ -13,7 +13,7 @@ from flintlock.model.application import ShutDownCluster
 from flintlock.model.errors import Refused, Unavailable
 from flintlock.model.ids import TaskManagerId
 from flintlock.model.slots import NoResources, TaskManagerRegistration
-from flintlock.testing.fake_workers import FakeWorkers
+from flintlock.testing.fakes.fake_workers import FakeWorkers
 from flintlock.testing.virtual_time import virtual_time
 
 MOMENT_S = 0.05

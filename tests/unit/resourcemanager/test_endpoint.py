@@ -33,9 +33,9 @@ from flintlock.model.slots import (
 from flintlock.model.tasks import LogQuery, RemoveFiles, RemoveLogs
 from flintlock.resourcemanager.endpoint import ResourceManager
 from flintlock.resourcemanager.metrics import ResourceManagerMetrics
-from flintlock.testing.fake_jobmaster import FakeJobMaster
-from flintlock.testing.fake_taskmanager import FakeTaskManagers
-from flintlock.testing.fake_workers import FakeWorkers
+from flintlock.testing.fakes.fake_jobmaster import FakeJobMaster
+from flintlock.testing.fakes.fake_taskmanager import FakeTaskManagers
+from flintlock.testing.fakes.fake_workers import FakeWorkers
 from flintlock.testing.samples import TOKEN, VERSIONS
 from flintlock.testing.virtual_time import now_ms, virtual_time
 

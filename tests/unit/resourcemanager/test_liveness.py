@@ -16,8 +16,8 @@ from flintlock.model.errors import Fenced, Unavailable
 from flintlock.model.ids import InstanceId
 from flintlock.model.slots import Heartbeat
 from flintlock.resourcemanager.endpoint import ResourceManager
-from flintlock.testing.fake_jobmaster import FakeJobMaster
-from flintlock.testing.fake_taskmanager import FakeTaskManager
+from flintlock.testing.fakes.fake_jobmaster import FakeJobMaster
+from flintlock.testing.fakes.fake_taskmanager import FakeTaskManager
 from flintlock.testing.samples import TOKEN, VERSIONS
 from flintlock.testing.simulation.network import SimulatedNetwork, SimulatedProcess
 from flintlock.testing.virtual_time import now_ms, virtual_time

@@ -25,7 +25,7 @@ import asyncio
 from flintlock.gateways.taskmanager import TaskManagerGateway
 from flintlock.rpc.server import RpcServer
 from flintlock.testing.members import member_of
-from flintlock.testing.fake_taskmanager import FakeTaskManager
+from flintlock.testing.fakes.fake_taskmanager import FakeTaskManager
 
 async def main():
     async with RpcServer("127.0.0.1", 0, security=member_of()) as rpc:

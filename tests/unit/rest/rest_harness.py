@@ -19,11 +19,11 @@ from starlette.types import ASGIApp
 from flintlock.config.configuration import Configuration
 from flintlock.gateways.leader import JobManagerInfo
 from flintlock.host.logs.process_logs import ProcessLogs
+from flintlock.model.access.principals import Principal
 from flintlock.model.ids import Epoch, InstanceId, JobId, RegionId, RequestId, StepName, TaskManagerId
 from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex, Versions, vertex_id
 from flintlock.model.jobs import ExceptionEntry, ExecutionInfo, JobSnapshot
 from flintlock.model.operations import Result, Sink, Source, Sql
-from flintlock.model.principals import Principal
 from flintlock.model.regions import regions_of
 from flintlock.model.slots import AllocatedSlot, Hardware, ResourceOverview, TaskManagerInfo, WaitingRequest
 from flintlock.model.states import ExecutionState, JobStatus
@@ -39,9 +39,9 @@ from flintlock.security.cluster_secret import ClusterSecret
 from flintlock.security.local_credentials import LocalAuthenticator, local_credential
 from flintlock.security.sessions import Sessions
 from flintlock.security.spark_ui_links import SparkUiLinks
-from flintlock.testing.fake_blobs import FakeBlobs
-from flintlock.testing.fake_dispatcher import FakeDispatcher
-from flintlock.testing.fake_resourcemanager import FakeResourceManager
+from flintlock.testing.fakes.fake_blobs import FakeBlobs
+from flintlock.testing.fakes.fake_dispatcher import FakeDispatcher
+from flintlock.testing.fakes.fake_resourcemanager import FakeResourceManager
 
 SAMPLES: Final = Path(__file__).parents[2] / "data" / "flink-rest"
 T0: Final = 1_794_713_100_000

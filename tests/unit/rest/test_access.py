@@ -12,8 +12,8 @@ import pytest
 from msgspec import structs
 from tests.unit.rest.rest_harness import SECRET, T0, A, RestHarness, graph, running
 
+from flintlock.model.access.principals import Principal, Role
 from flintlock.model.errors import Unauthenticated
-from flintlock.model.principals import Principal, Role
 from flintlock.rest.server.access import AccessControl
 from flintlock.rest.server.app import TableRouter
 from flintlock.rest.server.http import HttpResponse

@@ -5,14 +5,14 @@ from __future__ import annotations
 from msgspec import structs
 from tests.unit.rest.rest_harness import T0, A, RestHarness, execution, running, step
 
-from flintlock.model.checkpoints import BatchFigures, QueryProgress
 from flintlock.model.ids import JobId
 from flintlock.model.jobgraph import JobGraph, JobType
 from flintlock.model.jobs import JobSnapshot
 from flintlock.model.operations import Sink, Source
 from flintlock.model.regions import regions_of
 from flintlock.model.states import ExecutionState
-from flintlock.model.streams import StreamQuery
+from flintlock.model.streaming.checkpoints import BatchFigures, QueryProgress
+from flintlock.model.streaming.streams import StreamQuery
 
 S = JobId("5" * 32)
 E = ExecutionState

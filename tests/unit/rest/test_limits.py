@@ -13,7 +13,7 @@ from msgspec import structs
 from tests.unit.rest.rest_harness import A, RestHarness, running
 
 from flintlock.config.configuration import Configuration
-from flintlock.model.principals import Principal, Role
+from flintlock.model.access.principals import Principal, Role
 from flintlock.rest.server.connections import BODY_ARRIVED, TimedHttpProtocol
 from flintlock.rest.server.http import PRINCIPAL, ROUTE
 from flintlock.rest.server.limits import RequestBounds, RequestLimits

@@ -37,8 +37,8 @@ from flintlock.model.diagnostics import (
 from flintlock.model.ids import StepName, TaskManagerId, TriggerId
 from flintlock.model.jobgraph import vertex_id
 from flintlock.model.jobs import QuarantinedJob
-from flintlock.model.savepoints import DisposedSavepoint, DisposeSavepoint
 from flintlock.model.states import JobStatus
+from flintlock.model.streaming.savepoints import DisposedSavepoint, DisposeSavepoint
 from flintlock.model.tasks import ResultRows
 from flintlock.rest.server.openapi import openapi
 from flintlock.rest.server.routes import ROUTES

@@ -8,10 +8,10 @@ from tests.unit.rest.rest_harness import T0, RestHarness, execution, running, st
 from flintlock.model.ids import JobId
 from flintlock.model.jobgraph import JobGraph, JobType
 from flintlock.model.operations import Sink, Source
-from flintlock.model.query_figures import OperatorFigures, QueryFigures, SourceFigures
 from flintlock.model.regions import regions_of
 from flintlock.model.states import ExecutionState
-from flintlock.model.streams import StreamQuery
+from flintlock.model.streaming.query_figures import OperatorFigures, QueryFigures, SourceFigures
+from flintlock.model.streaming.streams import StreamQuery
 
 S = JobId("5" * 32)
 E = ExecutionState

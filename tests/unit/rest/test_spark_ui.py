@@ -6,9 +6,9 @@ import httpx
 import pytest
 from tests.unit.rest.rest_harness import RESOURCES, RestHarness
 
+from flintlock.model.access.principals import Role
 from flintlock.model.diagnostics import EngineUiPage, ReadEngineUi
 from flintlock.model.ids import TaskManagerId
-from flintlock.model.principals import Role
 from flintlock.security.spark_ui_links import LIFETIME_MS
 
 TASK_MANAGER = TaskManagerId("tm-1")

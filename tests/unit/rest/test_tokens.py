@@ -13,10 +13,10 @@ from tests.unit.rest.rest_harness import A, RestHarness, graph, running
 from tests.unit.rest.test_access import bearer
 from tests.unit.rest.test_forwarding import JobManagerPair, Leaders, own_upstream, run_scenario, serving
 
+from flintlock.model.access.principals import Principal, Role
 from flintlock.model.commands import CancelRequest, JobOperation, JobOperations, RescaleJob, RescaleRequest
 from flintlock.model.errors import Unauthenticated
 from flintlock.model.ids import TriggerId
-from flintlock.model.principals import Principal, Role
 from flintlock.rest.server.http import send_error
 from flintlock.rest.server.remote_principals import MAX_QUESTIONS, LeadersVerdict
 

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from structlog.testing import capture_logs
 
 from flintlock import gateways
-from flintlock.entrypoints.rpc_security import UnauthenticatedCalls
+from flintlock.entrypoints.serving.rpc_security import UnauthenticatedCalls
 from flintlock.gateways.leader import LeaderGateway, LeaderLivenessProbe
 from flintlock.model.errors import Refused, Unauthenticated
 from flintlock.model.log_events import RPC_UNAUTHENTICATED

@@ -14,7 +14,7 @@ from grpc import aio
 from flintlock.config.configuration import Configuration
 from flintlock.config.options import JM_BIND_HOST, TM_HOST
 from flintlock.entrypoints.process import ProcessSettings
-from flintlock.entrypoints.rpc_security import rpc_security
+from flintlock.entrypoints.serving.rpc_security import rpc_security
 from flintlock.gateways.leader import LeaderAnswer, LeaderGateway, LeaderLivenessProbe, TermEnd
 from flintlock.model.errors import Invalid, Unavailable
 from flintlock.rpc import wire

@@ -10,7 +10,7 @@ from tests.unit.model.graphs import graph, step
 
 from flintlock.model.jobgraph import JobGraph, JobType
 from flintlock.model.operations import Sink, Source
-from flintlock.model.streams import StreamQuery
+from flintlock.model.streaming.streams import StreamQuery
 
 UID = "files-v1"
 

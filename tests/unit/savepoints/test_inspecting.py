@@ -6,7 +6,7 @@ import json
 import zipfile
 from pathlib import Path
 
-from flintlock.model.savepoints import SavedQuery, SavepointFile, SavepointManifest
+from flintlock.model.streaming.savepoints import SavedQuery, SavepointFile, SavepointManifest
 from flintlock.savepoints.inspecting import saved_states, schemas_in
 
 KEY: dict[str, object] = {"type": "struct", "fields": [{"name": "k", "type": "string", "nullable": True}]}

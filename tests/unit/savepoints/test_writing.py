@@ -11,7 +11,7 @@ from tests.unit.savepoints.interruptions import Died, dying_at, observing
 
 from flintlock.model.errors import Conflict, Unavailable
 from flintlock.model.jobgraph import JobGraph
-from flintlock.model.savepoints import MANIFEST, SavepointManifest, damage, decode_manifest
+from flintlock.model.streaming.savepoints import MANIFEST, SavepointManifest, damage, decode_manifest
 from flintlock.savepoints.writing import write_savepoint
 
 NAME = "savepoint-abc-1"

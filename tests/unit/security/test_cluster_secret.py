@@ -42,7 +42,7 @@ _AS_NOBODY = """
 import os, sys
 from pathlib import Path
 from flintlock.config.configuration import Configuration
-from flintlock.host.private_files import make_private_directory
+from flintlock.host.files.private_files import make_private_directory
 from flintlock.model.errors import FlintlockError
 from flintlock.security.cluster_secret import find_cluster_secret
 os.setgroups([]); os.setgid(65534); os.setuid(65534)

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 from flintlock.config.configuration import Configuration
+from flintlock.model.access.principals import Principal, Role
 from flintlock.model.errors import Invalid, Unauthenticated, Unavailable
-from flintlock.model.principals import Principal, Role
 from flintlock.security.oidc import OidcAuthenticator, OidcSettings
 
 NOW_S = 1_800_000_000

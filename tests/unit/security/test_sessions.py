@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from flintlock.model.access.principals import Principal, Role
 from flintlock.model.errors import Unauthenticated
 from flintlock.model.ids import AccessTokenId
-from flintlock.model.principals import Principal, Role
 from flintlock.security.cluster_secret import ClusterSecret
 from flintlock.security.sessions import LIFETIME_MS, Sessions
 

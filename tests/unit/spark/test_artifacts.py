@@ -14,7 +14,7 @@ from flintlock.model.jobgraph import Artifact, ArtifactKind, JobGraph
 from flintlock.model.operations import Function
 from flintlock.model.tasks import FailureKind
 from flintlock.spark.region.artifacts import Artifacts
-from flintlock.spark.region.failures import TaskError
+from flintlock.spark.region.errors.failures import TaskError
 
 JOB = JobId("ab" * 16)
 

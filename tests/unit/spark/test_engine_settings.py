@@ -55,7 +55,7 @@ def test_python_workers_are_limited_by_our_daemon_on_this_machine_and_by_spark_e
     settings = EngineSettings(
         java=JAVA, scratch_dir="/scratch", log_file="/log", run_dir="/run", cores=3, worker_memory=256 << 20
     )
-    assert engine_conf(settings)["spark.python.daemon.module"] == "flintlock.spark.engine.python_daemon"
+    assert engine_conf(settings)["spark.python.daemon.module"] == "flintlock.spark.engine.python.python_daemon"
     assert worker_environment(settings) == {"FLINTLOCK_PYTHON_WORKER_MEMORY": str(256 << 20)}
     away = structs.replace(settings, conf={"spark.master": "spark://there:7077", "spark.executor.cores": "2"})
     assert engine_conf(away)["spark.executor.pyspark.memory"] == "512m"
@@ -66,7 +66,7 @@ def test_the_output_of_workers_with_the_same_python_is_collected() -> None:
     settings = EngineSettings(
         java=JAVA, scratch_dir="/scratch", log_file="/log", run_dir="/run", worker_output="/scratch/output"
     )
-    assert engine_conf(settings)["spark.python.daemon.module"] == "flintlock.spark.engine.python_daemon"
+    assert engine_conf(settings)["spark.python.daemon.module"] == "flintlock.spark.engine.python.python_daemon"
     assert worker_environment(settings) == {"FLINTLOCK_WORKER_OUTPUT": "/scratch/output"}
     for other in (
         structs.replace(settings, conf={"spark.pyspark.python": "/other/python"}),
@@ -167,7 +167,7 @@ def test_executors_of_a_standalone_master_end_python_daemons_that_are_idle() -> 
     """Spark starts one for each session and ends none; it is ours only where executors have this Python."""
     on_standalone = conf(spark__master="spark://there:7077")
 
-    assert on_standalone["spark.python.daemon.module"] == "flintlock.spark.engine.python_daemon"
+    assert on_standalone["spark.python.daemon.module"] == "flintlock.spark.engine.python.python_daemon"
     assert on_standalone["spark.executorEnv.FLINTLOCK_PYTHON_DAEMON_IDLE_S"] == "30"
     other = conf(spark__master="spark://there:7077", spark__pyspark__python="/opt/python")
     assert "spark.python.daemon.module" not in other

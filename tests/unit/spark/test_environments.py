@@ -26,7 +26,7 @@ from flintlock.spark.environments import (
     remove_unused,
     source_of,
 )
-from flintlock.spark.region.failures import environment_failure
+from flintlock.spark.region.errors.failures import environment_failure
 
 OWN = f"python{sys.version_info.major}.{sys.version_info.minor}"
 

@@ -26,7 +26,7 @@ import flintlock as fl
 from flintlock.model.errors import FlintlockError, JobFailed, NotFound, Unavailable
 from flintlock.model.ids import StepName
 from flintlock.model.tasks import FailureKind, Frame
-from flintlock.spark.region.failures import (
+from flintlock.spark.region.errors.failures import (
     Interrupted,
     StepSources,
     TaskError,
@@ -220,7 +220,7 @@ def test_user_frames_have_file_line_and_text() -> None:
         ("/venv/lib/python3.11/site-packages/pandas/core/frame.py", False),
         ("pyarrow/array.pxi", False),
         ("<frozen runpy>", False),
-        (sys.modules["flintlock.spark.region.failures"].__file__ or "", False),
+        (sys.modules["flintlock.spark.region.errors.failures"].__file__ or "", False),
         (sys.modules["typing"].__file__ or "", False),
     ],
 )

@@ -8,7 +8,7 @@ from flintlock.model.ids import JobId, StepName
 from flintlock.model.jobgraph import JobGraph, JobVertex, vertex_id
 from flintlock.model.operations import Operation, Result, Source, Sql
 from flintlock.model.tasks import Failure, FailureKind
-from flintlock.spark.region.forgotten_inputs import with_forgotten_input
+from flintlock.spark.region.errors.forgotten_inputs import with_forgotten_input
 from flintlock.spark.region.plan import refers_to
 
 JOB = JobId("0" * 32)

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from flintlock.model.tasks import TaskMetrics, TaskProgress
-from flintlock.spark.region.failures import Interrupted
+from flintlock.spark.region.errors.failures import Interrupted
 from flintlock.spark.region.progress import Progress
 from flintlock.spark.runner.interruption import Interruption
 

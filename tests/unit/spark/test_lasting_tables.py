@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.connect.proto import commands_pb2, relations_pb2
 
 from flintlock.model.tasks import FailureKind
-from flintlock.spark.region.lasting_tables import LastingTables, TableRefused
+from flintlock.spark.region.programs.lasting_tables import LastingTables, TableRefused
 from flintlock.spark.region.sql_text import created_table
 
 MEMORY = {"spark.sql.catalogImplementation": "in-memory"}

@@ -6,7 +6,7 @@ import pytest
 from pyspark.errors.exceptions.connect import AnalysisException, SparkException
 
 from flintlock.model.ids import StepName
-from flintlock.spark.region.missing_inputs import missing_inputs
+from flintlock.spark.region.errors.missing_inputs import missing_inputs
 
 CLEAN, OTHER = StepName("clean"), StepName("other")
 INPUTS = {CLEAN: "/work/job/clean/1", OTHER: "file:///work/job/other/12"}

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from flintlock.model.operations import Program
-from flintlock.model.query_figures import MAX_PARTS, QueryFigures
-from flintlock.spark.region import program_queries
-from flintlock.spark.region.program_queries import ProgramQueries, activity
-from flintlock.spark.region.query_figures import backlog_of, with_progress
+from flintlock.model.streaming.query_figures import MAX_PARTS, QueryFigures
+from flintlock.spark.region.streaming import program_queries
+from flintlock.spark.region.streaming.program_queries import ProgramQueries, activity
+from flintlock.spark.region.streaming.query_figures import backlog_of, with_progress
 
 
 def progress(batch: int, **more: Any) -> dict[str, Any]:

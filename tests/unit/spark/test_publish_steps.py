@@ -12,7 +12,7 @@ from flintlock.model.ids import StepName
 from flintlock.model.tasks import FileMove, SinkFiles
 from flintlock.spark.engine.handle import publication
 from flintlock.spark.engine.publication.publish_steps import publish_steps, step_count
-from flintlock.testing.fake_spark import FakeFiles
+from flintlock.testing.fakes.fake_spark import FakeFiles
 
 
 def run_of(number: int, *, removes: tuple[str, ...] = (), target: str = "/out") -> SinkFiles:

@@ -10,7 +10,7 @@ import sys
 #: Waits for a child that lives until its stdin is closed, then for the signal.
 _PROGRAM = """
 import signal, subprocess, sys
-from flintlock.spark.engine.python_daemon import end_when_idle
+from flintlock.spark.engine.python.python_daemon import end_when_idle
 child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
 end_when_idle(0.2)
 print("busy", flush=True)

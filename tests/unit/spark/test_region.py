@@ -16,7 +16,7 @@ from flintlock.model.jobgraph import Artifact, ArtifactKind, BlobKey, JobGraph, 
 from flintlock.model.operations import Function, Operation, Result, Source, Sql
 from flintlock.model.tasks import FailureKind
 from flintlock.spark.region.artifacts import Artifacts
-from flintlock.spark.region.failures import TaskError
+from flintlock.spark.region.errors.failures import TaskError
 from flintlock.spark.region.plan import MAX_PATHS, StepFrames, bind
 
 JOB = JobId("ab" * 16)

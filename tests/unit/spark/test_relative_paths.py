@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql.connect.proto import commands_pb2, relations_pb2
 
 from flintlock.model.tasks import FailureKind
-from flintlock.spark.region.failures import TaskError
-from flintlock.spark.region.relative_paths import RelativePaths
+from flintlock.spark.region.errors.failures import TaskError
+from flintlock.spark.region.programs.relative_paths import RelativePaths
 from flintlock.spark.region.sql_text import with_absolute_paths
 
 

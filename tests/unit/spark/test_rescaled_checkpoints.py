@@ -9,9 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from flintlock.model.checkpoints import StateRescale
 from flintlock.model.ids import TriggerId
-from flintlock.spark.region.rescaling import RescaledCheckpoint, RescaleFailed, add_to_sink_log, is_repartition
+from flintlock.model.streaming.checkpoints import StateRescale
+from flintlock.spark.region.streaming.rescaling import (
+    RescaledCheckpoint,
+    RescaleFailed,
+    add_to_sink_log,
+    is_repartition,
+)
 
 WANTED = StateRescale(trigger_id=TriggerId("1" * 32), partitions=3)
 

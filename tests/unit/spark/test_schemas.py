@@ -17,7 +17,7 @@ from flintlock.model.ids import JobId, StepName
 from flintlock.model.jobgraph import Exchange, JobVertex, vertex_id
 from flintlock.model.operations import Sink, Sql
 from flintlock.model.tasks import FailureKind
-from flintlock.spark.region.failures import TaskError
+from flintlock.spark.region.errors.failures import TaskError
 from flintlock.spark.region.schemas import check_output
 
 JOB = JobId("ab" * 16)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flintlock.spark.region.side_effects import SideEffects
+from flintlock.spark.region.programs.side_effects import SideEffects
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,11 @@ from pyspark.errors.exceptions.connect import AnalysisException, StreamingQueryE
 from pyspark.sql.types import LongType, StructField, StructType
 from tests.unit.spark.test_rescaled_checkpoints import commit_batch, repartition
 
-from flintlock.model.checkpoints import (
+from flintlock.model.ids import AttemptId, JobId, RegionId, StepName, TriggerId
+from flintlock.model.jobgraph import JobGraph, JobType, JobVertex, vertex_id
+from flintlock.model.operations import ForeachBatch, Operation, Sink, Source
+from flintlock.model.regions import regions_of
+from flintlock.model.streaming.checkpoints import (
     MAX_BATCHES,
     MAX_OFFSET,
     BatchFigures,
@@ -21,18 +25,14 @@ from flintlock.model.checkpoints import (
     StateRescale,
     StateRescaled,
 )
-from flintlock.model.ids import AttemptId, JobId, RegionId, StepName, TriggerId
-from flintlock.model.jobgraph import JobGraph, JobType, JobVertex, vertex_id
-from flintlock.model.operations import ForeachBatch, Operation, Sink, Source
-from flintlock.model.regions import regions_of
-from flintlock.model.streams import OutputMode, StreamQuery, Trigger, TriggerKind, Watermark
+from flintlock.model.streaming.streams import OutputMode, StreamQuery, Trigger, TriggerKind, Watermark
 from flintlock.model.tasks import DeployTask, FailureKind
 from flintlock.spark.region.artifacts import Artifacts
-from flintlock.spark.region.failures import Interrupted, TaskError
+from flintlock.spark.region.errors.failures import Interrupted, TaskError
 from flintlock.spark.region.plan import StepFrames
-from flintlock.spark.region.query_progress import figures_of, with_batch
 from flintlock.spark.region.session_config import session_config
-from flintlock.spark.region.streaming import PREDECESSOR_S, StreamingTask, begin_sink_log, latest_batch
+from flintlock.spark.region.streaming.query import PREDECESSOR_S, StreamingTask, begin_sink_log, latest_batch
+from flintlock.spark.region.streaming.query_progress import figures_of, with_batch
 
 JOB = JobId("ab" * 16)
 FILES = Sink(format="parquet", path="/no-such-directory/out")

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from msgspec import structs
 
 from flintlock.model.errors import FlintlockError, JobFailed, Unavailable
+from flintlock.model.files.manifests import manifest_of
 from flintlock.model.ids import AttemptId, JobId, RegionId, StepName
 from flintlock.model.jobgraph import EngineKind, JobGraph, JobVertex, vertex_id
-from flintlock.model.manifests import manifest_of
 from flintlock.model.operations import SaveMode, Sink, Source
 from flintlock.model.regions import Region
 from flintlock.model.tasks import (

@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from flintlock.spark.engine.worker_output import PIPES_VARIABLE, AttemptPipes, WorkerStream, pipe_name, user_of_tags
+from flintlock.spark.engine.python.worker_output import (
+    PIPES_VARIABLE,
+    AttemptPipes,
+    WorkerStream,
+    pipe_name,
+    user_of_tags,
+)
 from flintlock.spark.runner.output_pipe import OutputPipe, name_pipe, remove_pipe
 
 APPLE = "flintlock-00000000-0000-0000-0000-00000000000a"

@@ -31,8 +31,8 @@ from flintlock.model.tasks import (
 from flintlock.taskmanager.endpoint import TaskManager
 from flintlock.taskmanager.services import TaskManagerServices
 from flintlock.taskmanager.token_guard import TokenGuard
-from flintlock.testing.fake_jobmaster import FakeJobMaster
-from flintlock.testing.fake_resourcemanager import FakeResourceManager
+from flintlock.testing.fakes.fake_jobmaster import FakeJobMaster
+from flintlock.testing.fakes.fake_resourcemanager import FakeResourceManager
 
 Message = TaskRunning | TaskProgress | TaskFinished | TaskFailed
 WARM_UP_S: Final = 1.0

@@ -16,6 +16,7 @@ from flintlock.model.application import ShutDownCluster
 from flintlock.model.causes import CauseId, add_cause, caused_by
 from flintlock.model.commands import CancelTask
 from flintlock.model.errors import Fenced, FlintlockError, NotFound, Refused, Unauthenticated, Unavailable
+from flintlock.model.files.staging import staging_directory
 from flintlock.model.ids import (
     AttemptId,
     BlobKey,
@@ -30,7 +31,6 @@ from flintlock.model.ids import (
 )
 from flintlock.model.log_events import CLUSTER_CHANGED, EPOCH_WENT_BACK, FOREIGN_FILES_REFUSED, TASK_DEPLOYED
 from flintlock.model.slots import AttemptSlots, RegistrationAnswer
-from flintlock.model.staging import staging_directory
 from flintlock.model.tasks import (
     Failure,
     FailureKind,

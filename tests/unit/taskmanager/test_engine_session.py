@@ -11,8 +11,8 @@ from tests.unit.taskmanager.orders import attempt_id, failed, order
 
 from flintlock.model.commands import CancelTask, CommandAccepted, PingTask
 from flintlock.model.errors import Conflict, Corrupt, FlintlockError, JobFailed, NotFound, Unavailable
+from flintlock.model.files.staging import staging_directory
 from flintlock.model.ids import BlobKey, StepName
-from flintlock.model.staging import staging_directory
 from flintlock.model.tasks import (
     FailureKind,
     FilesPublished,

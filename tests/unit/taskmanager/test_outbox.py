@@ -24,7 +24,7 @@ from flintlock.model.tasks import (
     TaskRunning,
 )
 from flintlock.taskmanager.outbox import Outbox
-from flintlock.testing.fake_jobmaster import FakeJobMaster
+from flintlock.testing.fakes.fake_jobmaster import FakeJobMaster
 from flintlock.testing.virtual_time import run_virtual, virtual_time
 
 A, B = attempt_id(0), attempt_id(1)

@@ -19,9 +19,9 @@ from flintlock.model.tasks import DeployTask, TaskCanceled, TaskFailed, TaskFini
 from flintlock.taskmanager.endpoint import TaskManager
 from flintlock.taskmanager.services import TaskManagerServices, loop_s
 from flintlock.taskmanager.token_guard import TokenGuard
-from flintlock.testing.fake_jobmaster import FakeJobMaster
-from flintlock.testing.fake_resourcemanager import FakeResourceManager
-from flintlock.testing.fake_spark import FakeSpark
+from flintlock.testing.fakes.fake_jobmaster import FakeJobMaster
+from flintlock.testing.fakes.fake_resourcemanager import FakeResourceManager
+from flintlock.testing.fakes.fake_spark import FakeSpark
 from flintlock.testing.virtual_time import run_virtual
 
 SLOTS = 3

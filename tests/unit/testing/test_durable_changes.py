@@ -10,7 +10,7 @@ from flintlock.ha import payloads
 from flintlock.model.commands import JobOperation, JobOperations, OperationFailure, RescaleJob
 from flintlock.model.ids import TriggerId
 from flintlock.model.jobs import ParallelismRange, StoredJob
-from flintlock.testing.memory_ha import MemoryCluster
+from flintlock.testing.fakes.memory_ha import MemoryCluster
 from flintlock.testing.simulation.operations import DurableChanges
 
 FAILURE = OperationFailure(error="Conflict", message="another change")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flintlock.testing.fake_streams import FakeQuery, batches, latest
+from flintlock.testing.fakes.fake_streams import FakeQuery, batches, latest
 
 PLACES = ("checkpoints/1/files-v1", "streams/1/files-v1")
 

@@ -12,7 +12,7 @@ from flintlock.ha.leader_info import LeaderInfo
 from flintlock.ha.zookeeper.operations import Check, Create, Delete, LinkState, Node, Refusal, RefusalReason, SetData
 from flintlock.model.errors import Fenced, Unavailable
 from flintlock.model.ids import FencingToken, JobId
-from flintlock.testing.fake_zookeeper import ENSEMBLE, FakeEnsemble, FakeLink
+from flintlock.testing.fakes.fake_zookeeper import ENSEMBLE, FakeEnsemble, FakeLink
 from flintlock.testing.simulation.ha import DurableCluster, SimulatedHa
 from flintlock.testing.simulation.network import SimulatedNetwork, SimulatedProcess
 from flintlock.testing.virtual_time import virtual_time

@@ -9,7 +9,7 @@ from tests.contract.records import JOB_A, stored_job
 
 from flintlock.model.errors import DuplicateJob, Fenced
 from flintlock.model.ids import Epoch, FencingToken
-from flintlock.testing.memory_ha import MemoryCluster, MemoryHaServices
+from flintlock.testing.fakes.memory_ha import MemoryCluster, MemoryHaServices
 
 pytestmark = pytest.mark.anyio
 

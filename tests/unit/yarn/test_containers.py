@@ -12,7 +12,7 @@ import pytest
 from flintlock.gateways.workers import WorkerEnded
 from flintlock.model.errors import Refused, Unavailable
 from flintlock.model.ids import TaskManagerId
-from flintlock.testing.fake_yarn import FakeApplicationMaster
+from flintlock.testing.fakes.fake_yarn import FakeApplicationMaster
 from flintlock.yarn.containers import HeartbeatIntervals, YarnContainers
 from flintlock.yarn.messages import ABORTED, PREEMPTED, Container, ContainerSize, Launch
 from flintlock.yarn.node_failures import ExclusionRules

@@ -10,7 +10,7 @@ import pytest
 
 from flintlock.config.configuration import Configuration
 from flintlock.model.errors import FlintlockError, Refused, Unavailable
-from flintlock.testing.fake_yarn import FakeStaging, FakeYarn
+from flintlock.testing.fakes.fake_yarn import FakeStaging, FakeYarn
 from flintlock.yarn.descriptor import YarnClusterDescriptor, shipped_configuration
 from flintlock.yarn.layout import master_size, worker_size
 from flintlock.yarn.messages import ApplicationReport, ContainerSize, YarnApplicationState

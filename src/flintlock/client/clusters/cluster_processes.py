@@ -9,9 +9,9 @@ from typing import Final
 from msgspec import Struct
 
 from flintlock.config.options import JM_RPC_PORT, REST_PORT
-from flintlock.host import pid_files
 from flintlock.host.cluster_spec import SPEC_FILE, SUPERVISOR, ClusterSpec, read_cluster_spec, read_given_up
-from flintlock.host.pid_files import ExitFile
+from flintlock.host.processes import pid_files
+from flintlock.host.processes.pid_files import ExitFile
 
 JOB_MANAGER: Final = "flintlock.entrypoints.jobmanager"
 TASK_MANAGER: Final = "flintlock.entrypoints.taskmanager"

@@ -28,9 +28,9 @@ from flintlock.ha.backends import ha_backend
 from flintlock.ha.embedded.backend import STORE_FILE
 from flintlock.host.addresses import in_url, is_loopback_host, reached_at
 from flintlock.host.cluster_spec import read_cluster_spec
-from flintlock.host.job_directory import JobDirectory
-from flintlock.host.own_cluster import read_own_cluster
-from flintlock.host.pid_files import announced, cluster_processes, job_managers
+from flintlock.host.files.job_directory import JobDirectory
+from flintlock.host.files.own_cluster import read_own_cluster
+from flintlock.host.processes.pid_files import announced, cluster_processes, job_managers
 from flintlock.model.application import APPLICATION_VARIABLE
 from flintlock.model.errors import Refused, Unavailable
 

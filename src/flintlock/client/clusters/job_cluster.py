@@ -25,7 +25,7 @@ from flintlock.config.extras import require_extra
 from flintlock.config.files import LoadedConfiguration, environment_settings, split_assignment
 from flintlock.config.options import HA_CLUSTER_ID, HA_TYPE, MAX_TASK_MANAGERS, SUPERVISE
 from flintlock.host.cluster_spec import ClusterSpec
-from flintlock.host.job_directory import JobDescription, JobDirectory
+from flintlock.host.files.job_directory import JobDescription, JobDirectory
 from flintlock.model.application import ApplicationStatus
 from flintlock.model.errors import FlintlockError
 from flintlock.model.ids import JobId

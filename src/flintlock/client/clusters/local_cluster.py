@@ -32,7 +32,6 @@ from flintlock.config.configuration import Configuration
 from flintlock.config.extras import require_extra
 from flintlock.config.files import LoadedConfiguration, split_assignment
 from flintlock.ha.backends import ha_backend
-from flintlock.host import pid_files
 from flintlock.host.cluster_spec import (
     SUPERVISOR,
     ClusterSpec,
@@ -41,9 +40,10 @@ from flintlock.host.cluster_spec import (
     remove_cluster_spec,
     write_cluster_spec,
 )
-from flintlock.host.pid_files import ClusterFile, Started, TaskManagerFile
-from flintlock.host.private_files import make_private_directory
-from flintlock.host.run_directory import start_lock
+from flintlock.host.files.private_files import make_private_directory
+from flintlock.host.files.run_directory import start_lock
+from flintlock.host.processes import pid_files
+from flintlock.host.processes.pid_files import ClusterFile, Started, TaskManagerFile
 from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.log_events import ENGINE_START_FAILED
 

@@ -35,9 +35,9 @@ from flintlock.config.configuration import Configuration
 from flintlock.config.extras import require_extra
 from flintlock.config.options import SECRET_FILE, TM_SLOTS, YARN_APPLICATION_ID, YARN_APPLICATION_NAME, YARN_STAGING
 from flintlock.host.cluster_spec import ClusterSpec
-from flintlock.host.job_directory import JobDescription, JobDirectory, JobEnd
-from flintlock.host.private_files import make_private_directory
-from flintlock.host.whole_files import write_whole
+from flintlock.host.files.job_directory import JobDescription, JobDirectory, JobEnd
+from flintlock.host.files.private_files import make_private_directory
+from flintlock.host.files.whole_files import write_whole
 from flintlock.model.application import ApplicationStatus
 from flintlock.model.errors import FlintlockError, NotFound, Refused, Unavailable
 from flintlock.model.ids import JobId

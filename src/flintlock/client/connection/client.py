@@ -40,11 +40,11 @@ from flintlock.client.connection.program_keys import next_program_key
 from flintlock.client.connection.results import ResultHandle
 from flintlock.client.connection.versions import own_versions, require_compatible
 from flintlock.config.options import RESTORE_IGNORE_UNCLAIMED, UPGRADE_OF
+from flintlock.model.access.principals import Role
 from flintlock.model.errors import FlintlockError, NotFound, Refused
 from flintlock.model.ids import JobId, is_job_id
 from flintlock.model.jobgraph import Scalar, Versions
 from flintlock.model.operations import ConfigValue
-from flintlock.model.principals import Role
 
 _PAGE: Final = 1000  # jobs that are requested at once
 _LATEST: Final = "@latest"

@@ -20,7 +20,7 @@ from flintlock.config.options import SECRET_FILE, TLS_AUTHORITIES, TOKEN, TOKEN_
 from flintlock.ha.backends import ha_backend
 from flintlock.host.addresses import is_loopback_host
 from flintlock.host.listening import listening_jobmanager
-from flintlock.host.pid_files import job_managers
+from flintlock.host.processes.pid_files import job_managers
 from flintlock.model.errors import Refused
 from flintlock.security.cluster_secret import ClusterSecret, find_cluster_secret
 from flintlock.security.local_credentials import LIFETIME_MS, local_credential, local_user

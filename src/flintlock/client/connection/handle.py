@@ -370,7 +370,7 @@ def failed(job: JobAttempts) -> JobFailed:
     if failure is None:
         error = JobFailed(f"job {job.name!r} ({job.jobid}) failed")
     else:
-        from flintlock.model.failure_text import render
+        from flintlock.model.failures.failure_text import render
 
         before = failure_lines(job) if len(job.failures) > 1 else []
         lines = [f"job {job.name!r} ({job.jobid}) failed", *before, render(failure, verbose=False)]

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from flintlock.api.cluster import ClusterResources
 from flintlock.api.jobs import AttemptInfo, FailureInfo, FailureSummary, JobAttempts, RegionAttempts
-from flintlock.model.failure_text import headline
+from flintlock.model.failures.failure_text import headline
 from flintlock.model.states import ExecutionState
 from flintlock.model.tasks import Failure
 

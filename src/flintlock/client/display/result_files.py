@@ -17,7 +17,7 @@ import msgspec
 from flintlock.api.jobs import ResultTable
 from flintlock.client.connection.results import ResultHandle
 from flintlock.client.display.console import cell_text, table_text
-from flintlock.host.whole_files import write_whole
+from flintlock.host.files.whole_files import write_whole
 from flintlock.model.errors import Refused
 
 

@@ -32,8 +32,8 @@ from flintlock.ha.protocols import HaServices
 from flintlock.model import log_events
 from flintlock.model.application import ApplicationStatus
 from flintlock.model.errors import Fenced, Unavailable
+from flintlock.model.failures.repeated_failures import RepeatedFailure
 from flintlock.model.ids import FencingToken
-from flintlock.model.repeated_failures import RepeatedFailure
 
 log: FilteringBoundLogger = structlog.get_logger()
 

@@ -13,7 +13,7 @@ from flintlock.config.options import HA_SILENCE, JM_RPC_ADDRESS, JM_RPC_PORT
 from flintlock.ha.leader_finding import LeaderFinder
 from flintlock.ha.leader_info import LeaderCheck
 from flintlock.ha.protocols import HaServices
-from flintlock.host.pid_files import job_managers, read_leader_file
+from flintlock.host.processes.pid_files import job_managers, read_leader_file
 from flintlock.model.errors import Unavailable
 
 #: In the state directory: what the cluster stores.

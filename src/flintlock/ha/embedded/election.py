@@ -38,8 +38,8 @@ from flintlock.ha.terms import Offer, RevocableScope
 from flintlock.model import log_events
 from flintlock.model.backoff import Backoff
 from flintlock.model.errors import Fenced, FlintlockError, InvariantBroken, Unavailable
+from flintlock.model.failures.repeated_failures import RepeatedFailure
 from flintlock.model.ids import Epoch, FencingToken
-from flintlock.model.repeated_failures import RepeatedFailure
 
 log = structlog.get_logger(__name__)
 

@@ -18,8 +18,8 @@ from flintlock.ha.leader_info import LeaderInfo
 from flintlock.ha.payloads import LEADER_INFO
 from flintlock.model import log_events
 from flintlock.model.errors import Corrupt, Incompatible, Unavailable
+from flintlock.model.failures.repeated_failures import RepeatedFailure
 from flintlock.model.ids import FencingToken
-from flintlock.model.repeated_failures import RepeatedFailure
 
 log = structlog.get_logger(__name__)
 

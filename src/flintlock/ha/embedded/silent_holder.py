@@ -24,7 +24,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from flintlock.host.processes import ProcessHandle
+from flintlock.host.processes.process import ProcessHandle
 
 _EXIT_S: Final = 5.0  # how long a killed process may take to end; the lock is free only then
 

@@ -29,11 +29,11 @@ from flintlock.ha.embedded.silent_holder import HeartbeatRow, SilenceDetector, k
 from flintlock.ha.embedded.sqlite_file import is_busy, rewrite_header, write_lock_holder
 from flintlock.ha.embedded.writer import GroupWriter
 from flintlock.ha.leader_info import LeaderCheck, LeaderInfo
-from flintlock.host.daemon_threads import run_in_daemon_thread
-from flintlock.host.processes import cpu_time_s
+from flintlock.host.processes.daemon_threads import run_in_daemon_thread
+from flintlock.host.processes.process import cpu_time_s
 from flintlock.model import log_events
 from flintlock.model.errors import FlintlockError, Unavailable
-from flintlock.model.repeated_failures import RepeatedFailure
+from flintlock.model.failures.repeated_failures import RepeatedFailure
 
 log = structlog.get_logger(__name__)
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from flintlock.host.private_files import make_private_file
+from flintlock.host.files.private_files import make_private_file
 from flintlock.model.errors import Corrupt, FlintlockError, Incompatible, InvariantBroken, Refused, Unavailable
 
 SCHEMA_VERSION: Final = 6

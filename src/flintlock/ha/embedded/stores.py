@@ -27,12 +27,12 @@ from flintlock.ha.store_rules import (
     not_quarantined,
     still_cleaned_up,
 )
+from flintlock.model.access.tokens import AccessTokens
 from flintlock.model.commands import JobOperations
 from flintlock.model.errors import InvariantBroken, NotFound, Unavailable
 from flintlock.model.ids import FencingToken, JobId
 from flintlock.model.jobs import JobHistory, JobResult, JobSnapshot, JobSummary, RetentionReading, StoredJob
 from flintlock.model.tasks import RegionRecord, ResultRows
-from flintlock.model.tokens import AccessTokens
 
 T = TypeVar("T")
 

@@ -31,13 +31,13 @@ from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.leadership_deadline import LeadershipDeadline
 from flintlock.ha.zookeeper.link import ZooKeeperLink
 from flintlock.ha.zookeeper.operations import Check, Delete, LinkState, Op, Refusal, SetData
-from flintlock.ha.zookeeper.storage_health import READY, STEP_DOWN_S, StorageHealth
+from flintlock.ha.zookeeper.storage.storage_health import READY, STEP_DOWN_S, StorageHealth
 from flintlock.ha.zookeeper.writer import read_epoch
 from flintlock.model import log_events
 from flintlock.model.backoff import Backoff
 from flintlock.model.errors import Corrupt, Fenced, FlintlockError, Incompatible, Unavailable
+from flintlock.model.failures.repeated_failures import RepeatedFailure
 from flintlock.model.ids import Epoch, FencingToken
-from flintlock.model.repeated_failures import RepeatedFailure
 
 log = structlog.get_logger(__name__)
 

@@ -13,11 +13,11 @@ from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.jobs import ZooKeeperJobGraphStore, ZooKeeperJobResultStore, key_removal
 from flintlock.ha.zookeeper.operations import Check, Create, Delete, Op, SetData
 from flintlock.ha.zookeeper.writer import MAX_REMOVALS, Change, Found, Storage, TermStore, for_each
+from flintlock.model.access.tokens import AccessTokens
 from flintlock.model.commands import JobOperations
 from flintlock.model.ids import FencingToken, JobId, RegionId
 from flintlock.model.jobs import JobHistory, JobSnapshot, JobSummary, RetentionReading
 from flintlock.model.tasks import RegionRecord, ResultRows
-from flintlock.model.tokens import AccessTokens
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from flintlock.config.configuration import Configuration
 from flintlock.config.options import HA_ACL, HA_CREDENTIALS_FILE, HA_TLS, TLS_AUTHORITIES, TLS_MEMBER
-from flintlock.host.private_files import read_private_file
+from flintlock.host.files.private_files import read_private_file
 from flintlock.model.errors import Invalid, Refused
 
 _MOST_BYTES: Final = 4096

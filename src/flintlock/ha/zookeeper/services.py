@@ -13,17 +13,17 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from flintlock.ha.zookeeper import tree
-from flintlock.ha.zookeeper.blobs import ZooKeeperBlobCopies
 from flintlock.ha.zookeeper.cleanup import Cleaner
 from flintlock.ha.zookeeper.election import LatchElection
 from flintlock.ha.zookeeper.leader import ZooKeeperLeaderRegister, ZooKeeperLeaderRetrieval
 from flintlock.ha.zookeeper.link import ZooKeeperLink
 from flintlock.ha.zookeeper.operations import Create
-from flintlock.ha.zookeeper.payload_files import PayloadFiles, payload_files
 from flintlock.ha.zookeeper.records import ZooKeeperStores
 from flintlock.ha.zookeeper.security import UNPROTECTED, ZooKeeperSecurity
-from flintlock.ha.zookeeper.storage_health import StorageHealth
-from flintlock.ha.zookeeper.sweep import Sweeper, sweep_later
+from flintlock.ha.zookeeper.storage.blobs import ZooKeeperBlobCopies
+from flintlock.ha.zookeeper.storage.payload_files import PayloadFiles, payload_files
+from flintlock.ha.zookeeper.storage.storage_health import StorageHealth
+from flintlock.ha.zookeeper.storage.sweep import Sweeper, sweep_later
 from flintlock.ha.zookeeper.writer import FencedWriter, Storage, read_epoch
 from flintlock.model.errors import Corrupt
 from flintlock.model.ids import Epoch, FencingToken

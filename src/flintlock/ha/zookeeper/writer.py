@@ -22,7 +22,7 @@ from flintlock.ha.store_rules import fence
 from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.link import ZooKeeperLink
 from flintlock.ha.zookeeper.operations import Check, Create, Op, Refusal, RefusalReason, SetData, check_size
-from flintlock.ha.zookeeper.payload_files import PayloadFiles, PayloadGone, PayloadUnreadable
+from flintlock.ha.zookeeper.storage.payload_files import PayloadFiles, PayloadGone, PayloadUnreadable
 from flintlock.model.errors import Corrupt, FlintlockError, Unavailable
 from flintlock.model.ids import FencingToken, JobId
 

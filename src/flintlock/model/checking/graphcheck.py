@@ -17,6 +17,7 @@ from typing import Final
 
 from msgspec import structs
 
+from flintlock.model.access.secret_references import reference_problems
 from flintlock.model.checking.dependencies import dependency_problems
 from flintlock.model.checking.limits import limit_problems
 from flintlock.model.checking.problems import Problem, abbreviated, reported
@@ -28,7 +29,6 @@ from flintlock.model.jobgraph import MAX_PARALLELISM, EngineKind, Exchange, JobG
 from flintlock.model.operations import Sink, Source, Sql
 from flintlock.model.operations.kind import is_file_format, is_relative
 from flintlock.model.regions import regions_of, shared_steps, topological, values_of_region
-from flintlock.model.secret_references import reference_problems
 from flintlock.model.sql_tokens import COMMENT, QUOTED, UNCLOSED
 
 VIEW_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct, field, structs
 
+from flintlock.model.access.secret_references import REDACTED, is_one_reference, is_secret_reference
 from flintlock.model.checking.dependencies import driver_dependency
 from flintlock.model.checking.documents import document_problems
 from flintlock.model.checking.problems import MAX_FOUND, Problem, abbreviated
@@ -47,8 +48,7 @@ from flintlock.model.operations import (
     config_text,
 )
 from flintlock.model.quantities import memory_bytes
-from flintlock.model.secret_references import REDACTED, is_one_reference, is_secret_reference
-from flintlock.model.streams import (
+from flintlock.model.streaming.streams import (
     OutputMode,
     StreamQuery,
     TriggerKind,

@@ -13,13 +13,13 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
+from flintlock.model.access.secret_references import is_one_reference
 from flintlock.model.checking.jobspec import JobSpec, draft_graph
 from flintlock.model.checking.parameters import changed_parameters
 from flintlock.model.checking.problems import Problem
 from flintlock.model.ids import JobId
 from flintlock.model.jobgraph import JobGraph, Scalar, vertex_id
 from flintlock.model.operations.kind import is_relative
-from flintlock.model.secret_references import is_one_reference
 
 
 def rerun_graph(graph: JobGraph, job_id: JobId, given: Mapping[str, Scalar]) -> tuple[JobGraph, list[Problem]]:

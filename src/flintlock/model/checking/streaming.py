@@ -11,7 +11,7 @@ from flintlock.model.jobgraph import Exchange, JobGraph, JobType, JobVertex
 from flintlock.model.operations import Result, SaveMode, Sink, Source
 from flintlock.model.operations.kind import is_file_format
 from flintlock.model.regions import regions_of
-from flintlock.model.streams import OutputMode, StreamQuery, TriggerKind
+from flintlock.model.streaming.streams import OutputMode, StreamQuery, TriggerKind
 
 #: Formats whose output is for looking at: their queries need no uid, because nothing is lost with their state.
 UNNAMED_FORMATS: Final = frozenset({"console", "noop"})

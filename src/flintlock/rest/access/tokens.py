@@ -6,10 +6,10 @@ import msgspec
 
 from flintlock.api import jobs as shapes
 from flintlock.api.tokens import CallerInfo, CreatedToken, CreateTokenRequest, TokenEntry, TokenListing
+from flintlock.model.access.tokens import MAX_TOKEN_NAME, AccessToken, AccessTokenQuery
 from flintlock.model.errors import Invalid
 from flintlock.model.ids import AccessTokenId
 from flintlock.model.quantities import positive_duration_s
-from flintlock.model.tokens import MAX_TOKEN_NAME, AccessToken, AccessTokenQuery
 from flintlock.rest.server.http import HttpResponse, RestCall, json_response
 from flintlock.rest.server.request_body import read_document
 from flintlock.security.tokens import make_token

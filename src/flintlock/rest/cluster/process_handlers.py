@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flintlock.host.thread_dump import task_stacks, thread_stacks
+from flintlock.host.processes.thread_dump import task_stacks, thread_stacks
 from flintlock.model.errors import NotFound
 from flintlock.rest.cluster import process
 from flintlock.rest.server.http import HttpResponse, RestCall, json_response, no_such

@@ -19,8 +19,8 @@ from flintlock.api.checkpoints import (
     LatestCheckpoints,
     RestoredCheckpoint,
 )
-from flintlock.model.checkpoints import BatchFigures
 from flintlock.model.jobs import JobQuery, JobSnapshot
+from flintlock.model.streaming.checkpoints import BatchFigures
 from flintlock.rest.server.http import HttpResponse, RestCall, json_response
 
 #: Flink's own number of remembered checkpoints.

@@ -17,7 +17,7 @@ from flintlock.model.commands import (
 )
 from flintlock.model.errors import Invalid
 from flintlock.model.ids import TriggerId, is_job_id
-from flintlock.model.savepoints import DisposalQuery, DisposeSavepoint
+from flintlock.model.streaming.savepoints import DisposalQuery, DisposeSavepoint
 from flintlock.rest.jobs import request_bodies
 from flintlock.rest.server.http import HttpResponse, RestCall, json_response
 

@@ -12,7 +12,7 @@ from flintlock.api import jobs as shapes
 from flintlock.config.options import RESTART_TYPE, UPGRADE_OF
 from flintlock.model.checking.problems import abbreviated
 from flintlock.model.commands import CancelJob, JobOperations, OperationCommand, RescaleJob, StopJob, TriggerSavepoint
-from flintlock.model.failure_text import headline, render
+from flintlock.model.failures.failure_text import headline, render
 from flintlock.model.ids import JobId, RegionId
 from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex
 from flintlock.model.jobs import ExceptionEntry, ExecutionInfo, JobSnapshot

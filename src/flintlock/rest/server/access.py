@@ -16,10 +16,10 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from flintlock.model.access.principals import ANONYMOUS, UNKNOWN_CALLER, Principal, Role
 from flintlock.model.causes import current_cause
 from flintlock.model.errors import FlintlockError, Forbidden, Unauthenticated
 from flintlock.model.ids import is_job_id
-from flintlock.model.principals import ANONYMOUS, UNKNOWN_CALLER, Principal, Role
 from flintlock.rest.server.http import PRINCIPAL, ROUTE, send_error
 from flintlock.rest.server.route import Route, bare_path
 from flintlock.rest.server.routes import TABLE

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from flintlock.api import jobs as shapes
 from flintlock.model import log_events
+from flintlock.model.access.principals import Role
 from flintlock.model.errors import (
     Conflict,
     Fenced,
@@ -29,7 +30,6 @@ from flintlock.model.errors import (
     Unavailable,
 )
 from flintlock.model.jobs import JobQuery
-from flintlock.model.principals import Role
 from flintlock.rest.server.http import (
     ANY_PAGE,
     BYTES,

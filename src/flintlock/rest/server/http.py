@@ -18,10 +18,10 @@ from flintlock.gateways.dispatcher import DispatcherGateway
 from flintlock.gateways.leader import JobManagerInfo
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.host.logs.process_logs import ProcessLogs
+from flintlock.model.access.principals import Principal
 from flintlock.model.errors import Invalid, NotFound
 from flintlock.model.ids import JobId, is_job_id
 from flintlock.model.jobgraph import Versions
-from flintlock.model.principals import Principal
 from flintlock.model.quantities import duration_s
 from flintlock.rest.jobs.submission import BlobUploads
 from flintlock.security.sessions import LoginCodes, Sessions

@@ -29,7 +29,7 @@ from flintlock.config.options import (
     UPLOAD_LIMIT,
     WAITING_REQUESTS,
 )
-from flintlock.model.principals import Principal
+from flintlock.model.access.principals import Principal
 from flintlock.rest.server.connections import BODY_ARRIVED
 from flintlock.rest.server.http import PRINCIPAL, ROUTE, send_error
 from flintlock.rest.server.route import Route

@@ -18,10 +18,10 @@ from flintlock.api.jobs import Errors
 from flintlock.api.tokens import CallerInfo
 from flintlock.gateways.dispatcher import DispatcherGateway
 from flintlock.ha.leader_info import KnownLeader, LeaderInfo
+from flintlock.model.access.principals import Principal
+from flintlock.model.access.tokens import AccessToken, AccessTokenQuery
 from flintlock.model.errors import Unauthenticated, Unavailable
 from flintlock.model.ids import AccessTokenId, Epoch
-from flintlock.model.principals import Principal
-from flintlock.model.tokens import AccessToken, AccessTokenQuery
 from flintlock.rest.server.upstream import RESPONSE_TIMEOUT_S, Upstream
 from flintlock.security.tokens import PREFIX, TokenAuthenticator, check_form
 

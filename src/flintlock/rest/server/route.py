@@ -9,8 +9,8 @@ from typing import Any, Final, Protocol
 
 from prometheus_client import CollectorRegistry
 
+from flintlock.model.access.principals import Role
 from flintlock.model.checking.jobspec import JobSpec
-from flintlock.model.principals import Role
 from flintlock.rest.server.http import Handler, RestServices
 
 

@@ -23,8 +23,8 @@ from flintlock.api.requests import (
     StopRequest,
     VertexRequirementsRequest,
 )
+from flintlock.model.access.principals import Role
 from flintlock.model.jobgraph import Versions
-from flintlock.model.principals import Role
 from flintlock.rest.access import login, tokens
 from flintlock.rest.cluster import handlers as cluster
 from flintlock.rest.cluster import process_handlers as process

@@ -13,8 +13,8 @@ from typing import Final
 from flintlock.spark.engine.executors import executor_defaults, has_executors, is_local
 from flintlock.spark.engine.jvm import spark_home
 from flintlock.spark.engine.messages import EngineSettings
-from flintlock.spark.engine.python_daemon import IDLE_VARIABLE, MEMORY_VARIABLE, MODULE
-from flintlock.spark.engine.worker_output import PIPES_VARIABLE
+from flintlock.spark.engine.python.python_daemon import IDLE_VARIABLE, MEMORY_VARIABLE, MODULE
+from flintlock.spark.engine.python.worker_output import PIPES_VARIABLE
 
 CONNECT_PLUGIN: Final = "org.apache.spark.sql.connect.SparkConnectPlugin"
 _YARN_JARS: Final = frozenset({"spark.yarn.jars", "spark.yarn.archive"})

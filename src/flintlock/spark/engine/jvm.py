@@ -27,8 +27,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from flintlock.host.children import forget_child, record_child, spawn
 from flintlock.host.logs.log_tail import read_tail
+from flintlock.host.processes.children import forget_child, record_child, spawn
 from flintlock.model.errors import Unavailable
 from flintlock.spark.engine.executors import has_executors
 from flintlock.spark.engine.java import Java, java_flags

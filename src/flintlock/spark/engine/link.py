@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from flintlock.host.cgroups import Group
-from flintlock.host.children import forget_child, record_child
+from flintlock.host.processes.children import forget_child, record_child
 from flintlock.host.runner_user import process_user
 from flintlock.model.errors import JobFailed, Refused, Unavailable
 from flintlock.spark.engine.messages import (

@@ -32,7 +32,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from flintlock.host.logs.log_output import note
 from flintlock.host.logs.log_tail import read_tail
-from flintlock.host.parent_death import die_with_parent
+from flintlock.host.processes.parent_death import die_with_parent
 from flintlock.host.runner_user import confine
 from flintlock.model.diagnostics import EngineUiPage
 from flintlock.model.errors import Refused, Unavailable
@@ -87,7 +87,7 @@ from flintlock.spark.engine.messages import (
 )
 from flintlock.spark.engine.publication.hadoop_files import FileFailure, HadoopFiles
 from flintlock.spark.engine.publication.hadoop_publication import publish
-from flintlock.spark.engine.python_workers import daemons, end_workers
+from flintlock.spark.engine.python.python_workers import daemons, end_workers
 from flintlock.spark.engine.shared_paths import SharedPaths
 from flintlock.spark.engine.shared_paths import not_shared as path_not_shared
 from flintlock.spark.engine.warm_up import connect_session, warm_up

@@ -22,7 +22,7 @@ from typing import Final, Protocol
 
 from py4j.protocol import Py4JJavaError
 
-from flintlock.model.staging import PREFIX, is_data
+from flintlock.model.files.staging import PREFIX, is_data
 
 #: How many tasks test a path at most.
 MAX_TASKS: Final = 64

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from flintlock.model.jobgraph import JobGraph
 from flintlock.spark.region.batch import StepFailed
-from flintlock.spark.region.failures import failure_of
+from flintlock.spark.region.errors.failures import failure_of
 from flintlock.spark.region.plan import StepFrames
 from flintlock.spark.region.schemas import check_output
 from flintlock.spark.runner_messages import Analyzed, SchemaColumn, StepSchema

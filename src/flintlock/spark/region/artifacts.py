@@ -24,7 +24,7 @@ import cloudpickle
 from flintlock.model.jobgraph import Artifact, ArtifactKind, JobGraph
 from flintlock.model.operations import ForeachBatch, Function
 from flintlock.model.tasks import FailureKind
-from flintlock.spark.region.failures import TaskError
+from flintlock.spark.region.errors.failures import TaskError
 
 StepFunction = Callable[..., Any]
 #: What the job's Python environment was made of: of no use to the job itself.

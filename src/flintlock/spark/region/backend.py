@@ -28,7 +28,7 @@ from flintlock.gateways.engine import SparkSessionKey
 from flintlock.model.jobgraph import Scalar
 from flintlock.model.tasks import FailureKind, TaskMetrics
 from flintlock.spark.engine.metrics import count, flush_events, job_ids
-from flintlock.spark.region.failures import TaskError
+from flintlock.spark.region.errors.failures import TaskError
 from flintlock.spark.region.progress import Progress
 from flintlock.spark.region.rows import ArrowTable
 

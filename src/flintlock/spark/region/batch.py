@@ -17,11 +17,11 @@ from pyspark.sql import DataFrame
 
 from flintlock.config.configuration import Configuration
 from flintlock.config.options import RESULT_BYTES
+from flintlock.model.files.staging import staged_sinks, staging_directory
 from flintlock.model.ids import JobId, StepName
 from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex
 from flintlock.model.operations import Guarantee, Result, SaveMode, Sink
 from flintlock.model.regions import region_outputs
-from flintlock.model.staging import staged_sinks, staging_directory
 from flintlock.model.tasks import Analysis, DeployTask, FailureKind, ResultRows, StepOutput, TaskFinished, TaskMetrics
 from flintlock.spark.engine.publication.publish_plan import (
     DYNAMIC,
@@ -31,9 +31,9 @@ from flintlock.spark.engine.publication.publish_plan import (
     needs_target_check,
 )
 from flintlock.spark.region.backend import ResultTooLarge, SparkBackend
-from flintlock.spark.region.failures import TaskError, kind_of
-from flintlock.spark.region.lasting_tables import LastingTables
+from flintlock.spark.region.errors.failures import TaskError, kind_of
 from flintlock.spark.region.plan import StepFrames
+from flintlock.spark.region.programs.lasting_tables import LastingTables
 from flintlock.spark.region.rows import result_rows
 from flintlock.spark.region.schemas import check_output
 from flintlock.spark.runner_messages import TargetsChecked, Worked

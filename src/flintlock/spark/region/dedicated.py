@@ -23,11 +23,11 @@ from flintlock.spark.engine.jvm import DriverJvm, JvmDied, JvmSettings, start_jv
 from flintlock.spark.engine.metrics import count, flush_events, job_ids
 from flintlock.spark.region.artifacts import Artifacts
 from flintlock.spark.region.backend import ClassicBackend
-from flintlock.spark.region.failures import TaskError
-from flintlock.spark.region.programs import gateway_environment
-from flintlock.spark.region.rescaling import RescaleFailed
+from flintlock.spark.region.errors.failures import TaskError
+from flintlock.spark.region.errors.spark_errors import SparkError
+from flintlock.spark.region.programs.program import gateway_environment
 from flintlock.spark.region.session_config import cores_of, session_config
-from flintlock.spark.region.spark_errors import SparkError
+from flintlock.spark.region.streaming.rescaling import RescaleFailed
 from flintlock.spark.runner_messages import Run
 
 _started: Final[list[DriverJvm]] = []  # the driver of this process, if it has one

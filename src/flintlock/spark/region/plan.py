@@ -24,9 +24,9 @@ from flintlock.model.operations import Function, Source, Sql
 from flintlock.model.tasks import FailureKind
 from flintlock.spark.region.artifacts import Artifacts
 from flintlock.spark.region.backend import SparkBackend
-from flintlock.spark.region.failures import StepSources, TaskError, kind_of, python_traceback, sources_of
-from flintlock.spark.region.missing_inputs import missing_inputs
-from flintlock.spark.region.spark_errors import SparkError
+from flintlock.spark.region.errors.failures import StepSources, TaskError, kind_of, python_traceback, sources_of
+from flintlock.spark.region.errors.missing_inputs import missing_inputs
+from flintlock.spark.region.errors.spark_errors import SparkError
 from flintlock.spark.region.sql_text import command_of
 
 #: Paths through the graph that one relation may expand into.

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from flintlock.model.checkpoints import QueryProgress
-from flintlock.model.query_figures import QueryFigures
+from flintlock.model.streaming.checkpoints import QueryProgress
+from flintlock.model.streaming.query_figures import QueryFigures
 from flintlock.model.tasks import TaskMetrics, TaskProgress
 
 #: The least time between two reports that Spark's progress handler sends.

@@ -11,7 +11,7 @@ from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import JobVertex
 from flintlock.model.operations import Sink
 from flintlock.model.tasks import FailureKind
-from flintlock.spark.region.failures import TaskError
+from flintlock.spark.region.errors.failures import TaskError
 
 
 def check_output(vertex: JobVertex, schema: StructType, *, case_sensitive: bool = False) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flintlock.host.thread_dump import thread_stacks
+from flintlock.host.processes.thread_dump import thread_stacks
 from flintlock.model.commands import (
     CommandAccepted,
     DrainTask,

@@ -17,15 +17,15 @@ from msgspec import structs
 
 from flintlock.gateways.engine import SparkSessionKey
 from flintlock.host.cgroups import Group
-from flintlock.host.daemon_threads import run_in_daemon_thread
 from flintlock.host.logs.log_tail import tail
+from flintlock.host.processes.daemon_threads import run_in_daemon_thread
 from flintlock.model import log_events
+from flintlock.model.access.secret_references import secret_names
 from flintlock.model.commands import CancelTask, CommandAccepted, TaskAnswer, TaskCommand
 from flintlock.model.errors import FlintlockError, Refused, Unavailable
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import EngineKind, JobGraph
 from flintlock.model.operations import Program
-from flintlock.model.secret_references import secret_names
 from flintlock.model.tasks import (
     DeployTask,
     Failure,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from flintlock.spark.region.failures import Interrupted
+from flintlock.spark.region.errors.failures import Interrupted
 
 _STOP_AGAIN_S: Final = 1.0
 

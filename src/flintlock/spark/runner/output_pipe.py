@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from flintlock.spark.engine.worker_output import PIPES_VARIABLE, pipe_name
+from flintlock.spark.engine.python.worker_output import PIPES_VARIABLE, pipe_name
 
 _MODE: Final = 0o600
 

@@ -32,7 +32,7 @@ from msgspec import Struct, structs
 
 from flintlock.gateways.engine import SparkSessionKey
 from flintlock.host.cgroups import Cgroups
-from flintlock.host.children import forget_child, record_child
+from flintlock.host.processes.children import forget_child, record_child
 from flintlock.host.runner_user import CONFINED, OWN, PASSABLE, RunnerUser, process_user
 from flintlock.model import log_events
 from flintlock.model.checking.dependencies import has_environment
@@ -40,7 +40,7 @@ from flintlock.model.errors import Unavailable
 from flintlock.model.jobgraph import EngineKind, JobGraph
 from flintlock.model.tasks import DeployTask
 from flintlock.security.job_secrets import SecretProvider
-from flintlock.spark.engine.worker_output import PIPES_VARIABLE
+from flintlock.spark.engine.python.worker_output import PIPES_VARIABLE
 from flintlock.spark.framing import frame, read_message
 from flintlock.spark.region.session_config import default_config
 from flintlock.spark.runner.auto_runner import AutoRunner

@@ -30,13 +30,13 @@ from msgspec import structs
 
 from flintlock.config.configuration import Configuration
 from flintlock.host.memory_limit import limit_memory, relax_memory
+from flintlock.model.access.secret_references import hide, redacted, with_secrets
 from flintlock.model.application import APPLICATION_VARIABLE, PROGRAM_VARIABLE
 from flintlock.model.checking.dependencies import has_environment
 from flintlock.model.commands import CancelTask, TaskQuery
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import EngineKind, JobGraph, JobType
 from flintlock.model.operations import ForeachBatch, Function, Program
-from flintlock.model.secret_references import hide, redacted, with_secrets
 from flintlock.model.tasks import (
     Analysis,
     DeployTask,
@@ -60,20 +60,26 @@ from flintlock.spark.region.analysis import analyze_schemas
 from flintlock.spark.region.artifacts import Artifacts
 from flintlock.spark.region.backend import ConnectBackend, SparkBackend, connect_tokens, open_session
 from flintlock.spark.region.batch import RegionTask
-from flintlock.spark.region.failures import Interrupted, TaskError, environment_failure, failure_of
-from flintlock.spark.region.forgotten_inputs import with_forgotten_input
-from flintlock.spark.region.lasting_tables import LastingTables
-from flintlock.spark.region.missing_inputs import missing_inputs
+from flintlock.spark.region.errors.failures import Interrupted, TaskError, environment_failure, failure_of
+from flintlock.spark.region.errors.forgotten_inputs import with_forgotten_input
+from flintlock.spark.region.errors.missing_inputs import missing_inputs
 from flintlock.spark.region.plan import StepFrames
 from flintlock.spark.region.plan_hook import on_every_plan
-from flintlock.spark.region.program_queries import ProgramQueries, activity
-from flintlock.spark.region.programs import ExitCode, ignore_masters, needs_driver, note_late_settings, run_program
+from flintlock.spark.region.programs.lasting_tables import LastingTables
+from flintlock.spark.region.programs.program import (
+    ExitCode,
+    ignore_masters,
+    needs_driver,
+    note_late_settings,
+    run_program,
+)
+from flintlock.spark.region.programs.relative_paths import RelativePaths
+from flintlock.spark.region.programs.side_effects import SideEffects
 from flintlock.spark.region.progress import Progress
-from flintlock.spark.region.relative_paths import RelativePaths
-from flintlock.spark.region.rescaling import RescaleFailed
 from flintlock.spark.region.session_config import session_config
-from flintlock.spark.region.side_effects import SideEffects
-from flintlock.spark.region.streaming import StreamingTask
+from flintlock.spark.region.streaming.program_queries import ProgramQueries, activity
+from flintlock.spark.region.streaming.query import StreamingTask
+from flintlock.spark.region.streaming.rescaling import RescaleFailed
 from flintlock.spark.runner.answers import answer
 from flintlock.spark.runner.exit_reasons import DISCONNECTED, with_limits
 from flintlock.spark.runner.interruption import Interruption

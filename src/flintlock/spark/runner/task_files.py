@@ -17,11 +17,11 @@ from typing import Final, TypeAlias
 from msgspec import structs
 
 from flintlock.model.errors import FlintlockError, Unavailable
+from flintlock.model.files.manifests import Manifest, difference, manifest_of
+from flintlock.model.files.staging import staged_sinks
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import EngineKind
-from flintlock.model.manifests import Manifest, difference, manifest_of
 from flintlock.model.operations import SaveMode, Sink, Source
-from flintlock.model.staging import staged_sinks
 from flintlock.model.tasks import (
     DeployTask,
     Failure,

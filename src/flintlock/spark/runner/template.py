@@ -43,8 +43,8 @@ _ours: Final = tuple(name for name in ONE_THREAD if name not in os.environ)
 os.environ.update({name: ONE_THREAD[name] for name in _ours})
 
 from flintlock.host.logs.log_output import note  # noqa: E402
-from flintlock.host.parent_death import adopt_orphans, die_with_parent  # noqa: E402
-from flintlock.host.processes import children, kill_group, threads  # noqa: E402
+from flintlock.host.processes.parent_death import adopt_orphans, die_with_parent  # noqa: E402
+from flintlock.host.processes.process import children, kill_group, threads  # noqa: E402
 from flintlock.host.runner_user import CONFINED, confine  # noqa: E402
 from flintlock.spark.framing import FrameDecoder, frame  # noqa: E402
 from flintlock.spark.runner import process  # noqa: E402 - the environment above must be set before numpy is imported

@@ -42,8 +42,8 @@ from flintlock.rpc.transport import Connector, Fence, Host
 from flintlock.taskmanager.endpoint import TaskManager
 from flintlock.taskmanager.services import TaskManagerServices
 from flintlock.taskmanager.token_guard import TokenGuard
-from flintlock.testing.fake_spark import FakeEngineLauncher, FakeSpark
-from flintlock.testing.fake_zookeeper import ENSEMBLE
+from flintlock.testing.fakes.fake_spark import FakeEngineLauncher, FakeSpark
+from flintlock.testing.fakes.fake_zookeeper import ENSEMBLE
 from flintlock.testing.simulation.faults import FaultInjector, Faults
 from flintlock.testing.simulation.ha import DurableCluster, SimulatedHa, TermProcess, leader_finder
 from flintlock.testing.simulation.network import Link, SimulatedNetwork, SimulatedProcess

@@ -13,8 +13,8 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
-from flintlock.testing.fake_spark import FakeEngineLauncher, FakeSpark
-from flintlock.testing.fake_zookeeper import ENSEMBLE, FakeEnsemble
+from flintlock.testing.fakes.fake_spark import FakeEngineLauncher, FakeSpark
+from flintlock.testing.fakes.fake_zookeeper import ENSEMBLE, FakeEnsemble
 from flintlock.testing.simulation.network import Link, SimulatedNetwork
 from flintlock.testing.virtual_time import now_ms
 

@@ -22,8 +22,8 @@ from flintlock.ha.zookeeper.writer import FencedWriter
 from flintlock.model.errors import FlintlockError
 from flintlock.model.ids import Epoch, FencingToken
 from flintlock.rpc.transport import DEFAULT_TIMEOUT_S, Fence, TokenSource, Withdraw
-from flintlock.testing.fake_zookeeper import FakeEnsemble, FakeLink
-from flintlock.testing.memory_ha import MemoryCluster, MemoryStores, remove_all_records
+from flintlock.testing.fakes.fake_zookeeper import FakeEnsemble, FakeLink
+from flintlock.testing.fakes.memory_ha import MemoryCluster, MemoryStores, remove_all_records
 from flintlock.testing.simulation.network import SimulatedNetwork, SimulatedProcess
 
 G = TypeVar("G")

@@ -20,7 +20,7 @@ from flintlock.model.jobs import JobQuery, JobSnapshot, ResultQuery
 from flintlock.model.operations import Result, SaveMode, Sink
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import Failure, FailureKind
-from flintlock.testing.fake_spark import FILES_OF_A_SINK, ROWS_MISSING
+from flintlock.testing.fakes.fake_spark import FILES_OF_A_SINK, ROWS_MISSING
 from flintlock.testing.simulation.clients import Clients
 from flintlock.testing.simulation.cluster import SimulatedCluster
 from flintlock.testing.simulation.fault_draws import LONG_LEASE_S, draw_faults

@@ -30,7 +30,7 @@ from flintlock.model.commands import (
 from flintlock.model.errors import Conflict, Corrupt, FlintlockError, NotFound
 from flintlock.model.ids import JobId, TriggerId
 from flintlock.model.jobs import JobQuery
-from flintlock.testing.memory_ha import MemoryCluster
+from flintlock.testing.fakes.memory_ha import MemoryCluster
 from flintlock.testing.simulation.savepoints import SimulatedSavepoints
 
 #: The number of a job's first change: more slots than there are, so that no job waits for what it can never have.

@@ -16,7 +16,7 @@ from flintlock.model.errors import Conflict, FlintlockError, NotFound
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import JobQuery, QuarantinedJob
 from flintlock.model.states import JobStatus
-from flintlock.testing.memory_ha import MemoryCluster
+from flintlock.testing.fakes.memory_ha import MemoryCluster
 from flintlock.testing.simulation.workload import ObservedJob
 
 _CLEANED_UP: Final = "cleaned up"  # part of the reason why a job cannot be retried yet

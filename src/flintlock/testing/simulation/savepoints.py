@@ -10,7 +10,7 @@ from typing import Final
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import TriggerId
 from flintlock.model.jobgraph import JobGraph
-from flintlock.testing.fake_streams import checkpoint_of, latest, sink_of
+from flintlock.testing.fakes.fake_streams import checkpoint_of, latest, sink_of
 
 CHECKPOINTS: Final = "checkpoints"
 

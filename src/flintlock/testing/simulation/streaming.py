@@ -29,9 +29,9 @@ from flintlock.model.jobgraph import JobGraph, JobType, JobVertex, vertex_id
 from flintlock.model.jobs import JobSnapshot
 from flintlock.model.operations import Sink, Source
 from flintlock.model.states import JobStatus
-from flintlock.model.streams import StreamQuery
-from flintlock.testing.fake_spark import FakeSpark
-from flintlock.testing.fake_streams import batches, checkpoint_of, latest, sink_of
+from flintlock.model.streaming.streams import StreamQuery
+from flintlock.testing.fakes.fake_spark import FakeSpark
+from flintlock.testing.fakes.fake_streams import batches, checkpoint_of, latest, sink_of
 from flintlock.testing.simulation.operations import ObservedOperation
 from flintlock.testing.simulation.savepoints import CHECKPOINTS, SimulatedSavepoints
 from flintlock.testing.simulation.workload import UNLIMITED, ObservedJob

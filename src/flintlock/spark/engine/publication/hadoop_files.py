@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from py4j.protocol import Py4JJavaError
 
 from flintlock.model.errors import Refused
-from flintlock.model.staging import ANY_ATTEMPT, PREFIX
+from flintlock.model.files.staging import ANY_ATTEMPT, PREFIX
 from flintlock.spark.engine.metrics import JavaObject
 from flintlock.spark.engine.publication.local_files import LocalFiles
 from flintlock.spark.engine.publication.publish_plan import FileListing

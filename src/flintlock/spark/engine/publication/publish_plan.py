@@ -10,9 +10,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from flintlock.model.files.staging import is_data, success_marker
 from flintlock.model.ids import StepName
 from flintlock.model.operations import SaveMode, Sink
-from flintlock.model.staging import is_data, success_marker
 from flintlock.model.tasks import FileMove, SinkFiles
 
 DYNAMIC: Final = "partitionoverwritemode"

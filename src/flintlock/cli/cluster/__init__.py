@@ -1,0 +1,1 @@
+"""Commands about clusters, their members and who may use them."""

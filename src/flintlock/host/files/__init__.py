@@ -1,0 +1,1 @@
+"""Files and directories of this machine: private, replaced as a whole, locked, and their errors."""

@@ -1,0 +1,1 @@
+"""Processes of this machine: identified, started, supervised and ended, with all that came from them."""

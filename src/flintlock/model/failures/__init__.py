@@ -1,0 +1,1 @@
+"""Failures as users read them, and when one that recurs is logged."""

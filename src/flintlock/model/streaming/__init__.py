@@ -1,0 +1,1 @@
+"""Streaming jobs: their settings, the figures of their queries, and their savepoints."""

@@ -1,0 +1,428 @@
+"""Runs a streaming region: starts its query in the checkpoint directory of its uid, and follows it to its end.
+
+A query runs in the engine and not here. It ends by a cancel of its task, by a failure, or by itself if its trigger is
+`availableNow`; that it ended otherwise is a failure, too, also without an exception. When this process dies, the
+TaskManager releases the Spark session of the attempt, which stops the query before another attempt starts it again.
+
+Before it starts, the log of a file sink is compared with the checkpoint. Spark skips each batch that the log has
+already, without a word: a query that begins anew, or from an older point, would lose the rows of those batches.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from flintlock.model.ids import StepName
+from flintlock.model.operations import ForeachBatch, Guarantee, Sink
+from flintlock.model.regions import region_outputs
+from flintlock.model.streaming.checkpoints import QueryProgress, StateRescale, StateRescaled, latest_batch
+from flintlock.model.streaming.query_figures import QueryFigures, interval_ms
+from flintlock.model.streaming.streams import StreamQuery, TriggerKind
+from flintlock.model.tasks import Analysis, DeployTask, FailureKind, StepOutput, TaskFinished
+from flintlock.spark.region.artifacts import Artifacts
+from flintlock.spark.region.backend import SparkBackend
+from flintlock.spark.region.batch import StepFailed, analyze, resolve
+from flintlock.spark.region.errors.failures import Interrupted, TaskError
+from flintlock.spark.region.errors.spark_errors import SparkError
+from flintlock.spark.region.plan import StepFrames
+from flintlock.spark.region.programs.lasting_tables import LastingTables
+from flintlock.spark.region.streaming.query_figures import with_progress
+from flintlock.spark.region.streaming.query_progress import figures_of, with_batch
+from flintlock.spark.region.streaming.rescaling import (
+    RescaledCheckpoint,
+    RescaleFailed,
+    add_to_sink_log,
+    is_repartition,
+)
+from flintlock.spark.runner_messages import Worked
+
+#: How often the query is observed.
+POLL_S: Final = 1.0
+#: How long a query waits for the end of another one on its checkpoint: longer than any lease by default.
+PREDECESSOR_S: Final = 120.0
+#: How Spark says that another query uses the checkpoint: in its log, or in the same engine, by the id of the query.
+CONCURRENT: Final = (
+    "CONCURRENT_STREAM_LOG_UPDATE",
+    "CONCURRENT_QUERY",
+    "another query with same id is already active",
+)
+_SINK_LOG: Final = "_spark_metadata"
+_ENDED: Final = "StreamingQueryException"  # Spark's error of a query that has failed, and does not run any more
+_COMPACT_INTERVAL: Final = 10  # every so many entries of that log, Spark writes one that has all before it
+
+
+class StreamingTask:
+    """One attempt to run one query."""
+
+    def __init__(
+        self,
+        task: DeployTask,
+        backend: SparkBackend,
+        frames: StepFrames,
+        artifacts: Artifacts,
+        *,
+        config: Mapping[str, str],
+        activity: Callable[[str], None],
+        report: Callable[[QueryProgress], None] = lambda _: None,
+        watch: Callable[[tuple[QueryFigures, ...]], None] = lambda _: None,
+        drain: Callable[[], bool] = lambda: False,
+        repartition: Callable[[str, int], None] | None = None,
+        now_s: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], object] | None = None,
+    ) -> None:
+        self._task: Final = task
+        self._backend: Final = backend
+        self._frames: Final = frames
+        self._artifacts: Final = artifacts
+        self._config: Final = config
+        self._activity: Final = activity
+        self._report: Final = report
+        self._watch: Final = watch
+        self._drain: Final = drain  # whether the query is to end after the batch that it has begun
+        self._repartition: Final = repartition  # a state, to so many partitions; raises RescaleFailed
+        self._rescaled: StateRescaled | None = None  # set before the query starts, if it was to be rescaled
+        self._now_s: Final = now_s
+        self._wait: Final = wait or threading.Event().wait
+        self._vertex: Final = region_outputs(task.graph, task.region)[0]
+        self._query: Final = self._vertex.query or StreamQuery()
+        place = _local(self.checkpoint) if task.checkpoint_dir else None
+        self._files: Final = None if place is None else RescaledCheckpoint(Path(place))
+        self._progress: QueryProgress | None = None  # set when the query is started
+        every = self._query.trigger.interval if self._query.trigger.kind is TriggerKind.PROCESSING_TIME else ""
+        self._figures = QueryFigures(name=str(self._vertex.name), interval_ms=interval_ms(every))
+        self._running: Any = None  # the query, from its start until it is stopped or has ended
+        self.in_user_code = False  # the function for batches was being loaded when something failed
+
+    @property
+    def checkpoint(self) -> str:
+        """The checkpoint directory of the query."""
+        return f"{self._task.checkpoint_dir.rstrip('/')}/{self._vertex.uid}"
+
+    def find_failed_step(self, error: BaseException) -> tuple[StepName | None, BaseException]:
+        """Return the step that caused an error, as far as resolving schemas again shows it, and its own error."""
+        if isinstance(error, StepFailed):
+            return error.step, error.cause
+        if self._frames.current_step is not None:
+            return self._frames.current_step, error
+        return self._frames.find_failed_step(self._vertex.inputs[0], error) or (self._vertex.name, error)
+
+    def begin_drain(self) -> None:
+        """Stop the query, from another thread than that of `run`, which then need not wait until it looks again."""
+        query = self._running
+        if query is not None:
+            with suppress(Exception):  # `run` stops it, too
+                query.stop()
+
+    def run(self) -> Worked:
+        """Run the query to its end. Raises Interrupted when it was stopped, TaskError, or what user code raises."""
+        if not self._task.checkpoint_dir:
+            raise TaskError(FailureKind.INTERNAL, "the task has no checkpoint directory", self._vertex.name)
+        self._check_table()
+        self._activity("analysing")
+        if self._task.analysis is Analysis.WHOLE:
+            analyze(self._frames, self._task.graph, self._config)
+        else:
+            resolve(self._frames, self._vertex, self._config)
+        if self._files is not None:
+            self._files.recover()
+        self._check_sink()
+        if self._task.rescale is not None:
+            self._rescaled = self._rescale(self._task.rescale)
+            self._check_sink()
+        give_up_s = self._now_s() + PREDECESSOR_S
+        while True:
+            try:
+                self._run_query()
+            except Exception as error:
+                if not any(text in SparkError(error).message for text in CONCURRENT):
+                    if self._reverted(error):
+                        continue
+                    raise
+                if self._now_s() >= give_up_s:
+                    raise self._another_query() from error
+            else:
+                break
+            self._activity(f"waiting for the end of another query of {self._vertex.uid}")
+            self._wait(POLL_S)
+        return Worked(finished=TaskFinished(outputs=(StepOutput(step=self._vertex.name),)))
+
+    def _check_table(self) -> None:
+        """Raise TaskError if the sink would write a table that does not last."""
+        operation = self._vertex.operation
+        if isinstance(operation, Sink) and operation.table is not None:
+            LastingTables(self._backend.setting).check(operation.table, self._vertex.name)
+
+    def _check_sink(self) -> None:
+        """Raise TaskError if a file sink has batches that the checkpoint does not know: their rows would be lost.
+
+        A sink without a log, of a query that was restored, gets one that ends at the checkpoint's batch. On local file
+        systems only: no reader of Spark lists a directory whose name begins with `_`.
+        """
+        target = self._vertex.operation.target
+        if self._vertex.guarantee is not Guarantee.SINK_LOG or target is None:
+            return
+        written = latest_batch(_names_in(f"{target.rstrip('/')}/{_SINK_LOG}"))
+        if written is None:
+            committed = latest_batch(_names_in(f"{self.checkpoint}/commits"))
+            if committed is not None:
+                try:
+                    begin_sink_log(target, committed)
+                except OSError as error:
+                    message = f"the sink {target} cannot be written to: {error.strerror}"
+                    raise TaskError(FailureKind.CONFIGURATION, message, self._vertex.name) from error
+            return
+        planned = latest_batch(_names_in(f"{self.checkpoint}/offsets"))
+        if planned is None or written > planned:
+            raise TaskError(FailureKind.CONFIGURATION, sink_ahead(target, written, planned), self._vertex.name)
+        log, checkpoint = _local(f"{target.rstrip('/')}/{_SINK_LOG}"), _local(self.checkpoint)
+        if log is None or checkpoint is None or written != planned - 1:
+            return
+        if is_repartition(Path(checkpoint), planned):
+            add_to_sink_log(Path(log), planned, self._compact_interval())
+
+    def _compact_interval(self) -> int:
+        found = self._backend.setting("spark.sql.streaming.fileSink.log.compactInterval") or ""
+        return int(found) if found.isdecimal() and int(found) > 0 else _COMPACT_INTERVAL
+
+    def _rescale(self, wanted: StateRescale) -> StateRescaled:
+        """Give the state of the query the partitions that are wanted; return what came of it.
+
+        A query without state only had to be restarted. Raises Interrupted, or what the query's pending batch raises.
+        """
+        files, failure = self._files, ""
+        if files is None:
+            return StateRescaled(
+                trigger_id=wanted.trigger_id,
+                failure=f"{self.checkpoint} is not a directory that the TaskManager reaches: its state stays as it is",
+            )
+        if files.partitions in (0, wanted.partitions):
+            return StateRescaled(trigger_id=wanted.trigger_id, partitions=files.partitions)
+        try:
+            failure = files.given_up(wanted)
+            if not failure:
+                self._run_pending_batch()
+                self._activity(f"repartitioning the state of {self._vertex.name}")
+                files.rescale(wanted, self._repartition_state)
+        except RescaleFailed as error:
+            failure = str(error)
+        return StateRescaled(trigger_id=wanted.trigger_id, partitions=files.partitions, failure=failure)
+
+    def _repartition_state(self, checkpoint: str, partitions: int) -> None:
+        if self._repartition is None:
+            raise RescaleFailed("this runner has no engine that repartitions a state")
+        self._repartition(checkpoint, partitions)
+
+    def _reverted(self, error: Exception) -> bool:
+        """Give a query that has failed on its new state the former one, if it has planned no batch; return whether."""
+        wanted, files, target = self._task.rescale, self._files, self._vertex.operation.target
+        ended = any(kind.__name__ == _ENDED for kind in type(error).__mro__)
+        if wanted is None or files is None or not ended or not files.may_revert:
+            return False  # one that may still run must not lose its directory
+        batch = latest_batch(_names_in(f"{self.checkpoint}/offsets"))
+        if self._vertex.guarantee is Guarantee.SINK_LOG and target is not None and batch is not None:
+            log = _local(f"{target.rstrip('/')}/{_SINK_LOG}")
+            if log is None or latest_batch(_names_in(log)) not in (batch, batch - 1):
+                return False
+            for name in (str(batch), f"{batch}.compact"):
+                (Path(log) / name).unlink(missing_ok=True)
+        failure = f"the query failed on the repartitioned state: {SparkError(error).message}"
+        files.give_up(wanted, failure)
+        files.revert()
+        self._rescaled = StateRescaled(trigger_id=wanted.trigger_id, partitions=files.partitions, failure=failure)
+        return True
+
+    def _run_query(self) -> None:
+        """Start the query and follow it until it ends by itself."""
+        self._activity(f"starting {self._vertex.name}")
+        restored = latest_batch(_names_in(f"{self.checkpoint}/commits"))
+        query: Any = self._start()
+        self._running = query
+        self._progress = QueryProgress(
+            checkpoint=self.checkpoint,
+            restored=restored,
+            started_ms=int(time.time() * 1000),
+            rescaled=self._rescaled,
+        )
+        self._report(self._progress)
+        self._activity(f"streaming into {self._vertex.name}")
+        try:
+            while not query.awaitTermination(POLL_S):
+                self._observe(query)
+                if self._drain():
+                    self._complete_batch(query)
+                    return
+        except Interrupted:
+            self._activity(f"stopping {self._vertex.name}")
+            with suppress(Exception):  # the TaskManager releases the session, which stops it, too
+                query.stop()
+            raise
+        finally:
+            self._running = None
+        error = query.exception()
+        if error is not None:
+            raise error
+        self._observe(query)
+        if self._drain():
+            self._complete_batch(query)
+        elif not self._query.ends:
+            raise TaskError(
+                FailureKind.SPARK_TASK,
+                "the query ended without an exception, and was not stopped by its job",
+                self._vertex.name,
+            )
+
+    def _complete_batch(self, query: Any) -> None:
+        """Stop the query, and complete the batch that was planned and not committed: nothing is begun after it.
+
+        A stop interrupts a batch, which may be in the sink already. Run once, Spark repeats just that batch.
+        """
+        self._running = None  # what runs now must not be stopped
+        self._activity(f"stopping {self._vertex.name} after its batch")
+        query.stop()
+        self._run_pending_batch()
+
+    def _run_pending_batch(self) -> None:
+        """Complete a batch that was planned and not committed; nothing is begun after it."""
+        planned = latest_batch(_names_in(f"{self.checkpoint}/offsets"))
+        committed = latest_batch(_names_in(f"{self.checkpoint}/commits"))
+        if planned is None or planned == committed:
+            return
+        self._activity(f"completing batch {planned} of {self._vertex.name}")
+        last: Any = self._start(once=True)
+        try:
+            while not last.awaitTermination(POLL_S):
+                self._observe(last)
+        except Interrupted:
+            with suppress(Exception):
+                last.stop()
+            raise
+        error = last.exception()
+        if error is not None:
+            raise error
+        self._observe(last)
+
+    def _observe(self, query: Any) -> None:
+        """Report the batches that the query has committed since it was observed last."""
+        known = progress = self._progress or QueryProgress(checkpoint=self.checkpoint)
+        last: Any = query.lastProgress
+        if last is None:
+            return
+        self._show(last)
+        latest = known.batches[-1].batch if known.batches else -1 if known.restored is None else known.restored
+        # Several batches since then: their progress is still remembered by Spark.
+        reported = query.recentProgress if int(last["batchId"]) > latest + 1 else [last]
+        with suppress(KeyError, TypeError, ValueError):  # figures in a form that is not known fail no query
+            for one in reported:
+                progress = with_batch(progress, figures_of(json.loads(one.json)))
+        if progress is not known:
+            self._progress = progress
+            self._report(progress)
+            if self._files is not None and self._rescaled is not None:
+                self._files.recover()  # the former checkpoint is not needed any more
+
+    def _show(self, last: Any) -> None:
+        """Report how the query is doing, if it has run another batch."""
+        known = self._figures
+        with suppress(KeyError, TypeError, ValueError):
+            self._figures = with_progress(known, json.loads(last.json))
+        if self._figures is not known:
+            self._watch((self._figures,))
+
+    def _start(self, *, once: bool = False) -> object:
+        query, operation = self._query, self._vertex.operation
+        writer: Any = self._frames.output(self._vertex).writeStream
+        writer = writer.queryName(str(self._vertex.name)).outputMode(query.output_mode.value)
+        writer = writer.option("checkpointLocation", self.checkpoint)
+        match query.trigger.kind:
+            case _ if once:
+                writer = writer.trigger(once=True)
+            case TriggerKind.AVAILABLE_NOW:
+                writer = writer.trigger(availableNow=True)
+            case TriggerKind.REAL_TIME:
+                writer = writer.trigger(realTime=query.trigger.interval)
+            case TriggerKind.PROCESSING_TIME if query.trigger.interval:
+                writer = writer.trigger(processingTime=query.trigger.interval)
+            case TriggerKind.PROCESSING_TIME:
+                pass
+        match operation:
+            case ForeachBatch():
+                self.in_user_code = True
+                function = self._artifacts.function(operation)
+                self.in_user_code = False
+                return writer.foreachBatch(function).start()
+            case Sink():
+                return _started(writer, operation)
+            case _:
+                raise TaskError(FailureKind.INTERNAL, f"a {type(operation).__name__} is not a query", self._vertex.name)
+
+    def _another_query(self) -> TaskError:
+        return TaskError(
+            FailureKind.SPARK_TASK,
+            f"another query uses the checkpoint {self.checkpoint}, for more than {PREDECESSOR_S:g} s: one that an"
+            " earlier attempt left, or one outside of this cluster",
+            self._vertex.name,
+        )
+
+
+def _started(writer: Any, sink: Sink) -> object:
+    writer = writer.options(**sink.options)
+    if sink.format is not None:
+        writer = writer.format(sink.format)
+    if sink.partition_by:
+        writer = writer.partitionBy(*sink.partition_by)
+    if sink.table is not None:
+        return writer.toTable(sink.table)
+    return writer.start(*([sink.path] if sink.path is not None else []))
+
+
+def _names_in(directory: str) -> tuple[str, ...]:
+    """Return the names of the files in a local directory; none if there is no such directory, or it is not local."""
+    path = _local(directory)
+    try:
+        return () if path is None else tuple(os.listdir(path))  # noqa: PTH208 - names are enough
+    except OSError:
+        return ()
+
+
+def _local(place: str) -> str | None:
+    """Return the path of a local directory; None if it is not local."""
+    path = place.removeprefix("file://") if place.startswith("file://") else place.removeprefix("file:")
+    return path if path.startswith("/") else None
+
+
+def begin_sink_log(target: str, committed: int) -> None:
+    """Give a new file sink a log that ends, without a file, at a batch: that is what Spark expects before the next one.
+
+    Spark reads the log from its last compact entry on, and fails if one between is missing.
+    """
+    place = _local(target)
+    if place is None:
+        return
+    hidden = Path(place) / f".flintlock-sink-log-{uuid.uuid4().hex}"
+    hidden.mkdir(parents=True)
+    compact = (committed + 1) // _COMPACT_INTERVAL * _COMPACT_INTERVAL - 1
+    for batch in range(max(compact, 0), committed + 1):
+        (hidden / (f"{batch}.compact" if batch == compact else str(batch))).write_text("v1")
+    hidden.rename(Path(place) / _SINK_LOG)
+
+
+def sink_ahead(path: str, written: int, planned: int | None) -> str:
+    """Return why a query must not start: its sink has batches that it would skip."""
+    if planned is None:
+        return (
+            f"the files in {path} were written by another streaming query, up to its batch {written}, and this one"
+            " starts from the beginning: Spark would skip its first batches without a word. Choose another path, or"
+            " remove the files"
+        )
+    return (
+        f"the sink {path} has batch {written}, but the checkpoint of this query ends at batch {planned}: Spark would"
+        " skip the batches in between without a word. Choose another path, or restore the query from a later point"
+    )

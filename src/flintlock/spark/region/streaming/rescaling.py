@@ -1,0 +1,200 @@
+"""Gives the state of a query another number of partitions, before an attempt starts the query.
+
+    <uid>/                     the checkpoint of the query, whose last batch is committed
+    .<uid>.rescaling-<random>/ links to the files of that batch; Spark repartitions this copy, as one more batch
+    .<uid>.rescaled/           the rename: from here on the outcome is decided, and every attempt completes it
+    .<uid>.replaced/           the former checkpoint, until the query has committed a batch of its own
+    .<uid>.rescale.json        which rescale was tried how often, and why it was given up
+
+Only the attempt that is about to start the query touches these, and its predecessor has ended. So whatever an attempt
+leaves when it dies, the next one completes or removes (`recover`): before the first rename nothing has happened, after
+it the exchange of the two directories is completed. A query that fails on the new state before it has planned a batch
+gets its former checkpoint back (`revert`).
+
+The batch that Spark adds reads and writes nothing. A file sink has to have it in its log all the same: Spark fails
+where an entry is missing. The entry is added after the exchange only: before it, the former checkpoint would have that
+batch still to do, and the sink would skip its rows.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from flintlock.model.streaming.checkpoints import StateRescale, latest_batch
+from flintlock.model.streaming.savepoints import files_of_batch
+from flintlock.savepoints.checkpoints import committed_batch, files_below, offsets_of, state_partitions
+from flintlock.savepoints.writing import link_or_copy, sync_directories, sync_directory
+
+#: How many attempts may die while they rescale before that is given up.
+_TRIES: Final = 2
+
+
+class RescaleFailed(Exception):
+    """A state could not be repartitioned; the query goes on as it was."""
+
+
+class _Tried(Struct, frozen=True, kw_only=True):
+    """How a rescale went so far."""
+
+    trigger_id: str
+    tries: int = 0
+    failure: str = ""
+
+
+class RescaledCheckpoint:
+    """The checkpoint of one query, on a file system that this process reaches as directories."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        self._place: Final = checkpoint
+        self._done: Final = checkpoint.with_name(f".{checkpoint.name}.rescaled")
+        self._former: Final = checkpoint.with_name(f".{checkpoint.name}.replaced")
+        self._record: Final = checkpoint.with_name(f".{checkpoint.name}.rescale.json")
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions of the state as of the last batch; 0: there is no state."""
+        planned = latest_batch(path.name for path in (self._place / "offsets").glob("*"))
+        if planned is None or not (self._place / "state").exists():
+            return 0
+        return state_partitions((self._place / "offsets" / str(planned)).read_text())
+
+    @property
+    def may_revert(self) -> bool:
+        """Whether the former checkpoint is there, and the query has planned no batch on the new one."""
+        batch = latest_batch(path.name for path in (self._place / "offsets").glob("*"))
+        return self._former.exists() and batch is not None and is_repartition(self._place, batch)
+
+    def recover(self) -> None:
+        """Complete what an earlier attempt had decided, and remove what it had not. Raises OSError."""
+        for left in self._place.parent.glob(f".{self._place.name}.rescaling-*"):
+            shutil.rmtree(left, ignore_errors=True)
+        if self._done.exists():
+            self._exchange()
+        elif not self._place.exists() and self._former.exists():  # it died in `revert`
+            self._former.rename(self._place)
+            sync_directory(self._place.parent)
+        batch = committed_batch(self._place)
+        if self._former.exists() and batch is not None and not is_repartition(self._place, batch):
+            self.forget_former()
+
+    def given_up(self, wanted: StateRescale) -> str:
+        """Return why this rescale is not tried again; "" if it is to be tried."""
+        tried = self._tried(wanted)
+        if tried.failure or tried.tries < _TRIES:
+            return tried.failure
+        return f"{tried.tries} attempts ended while they repartitioned the state"
+
+    def give_up(self, wanted: StateRescale, failure: str) -> None:
+        """Record that this rescale is not to be tried again."""
+        self._note(_Tried(trigger_id=wanted.trigger_id, tries=_TRIES, failure=failure))
+
+    def rescale(self, wanted: StateRescale, repartition: Callable[[str, int], None]) -> None:
+        """Repartition a copy and put it in the place of the checkpoint, whose last batch is committed.
+
+        Raises RescaleFailed: the checkpoint is as it was.
+        """
+        tried = self._tried(wanted)
+        self._note(_Tried(trigger_id=wanted.trigger_id, tries=tried.tries + 1))
+        copy = self._place.with_name(f".{self._place.name}.rescaling-{uuid.uuid4().hex[:12]}")
+        try:
+            self._copy(copy)
+            repartition(str(copy), wanted.partitions)
+            self._check(copy, wanted.partitions)
+            sync_directories(copy)
+            copy.rename(self._done)
+            sync_directory(self._place.parent)
+        except (RescaleFailed, OSError) as error:
+            shutil.rmtree(copy, ignore_errors=True)
+            self.give_up(wanted, str(error))
+            raise RescaleFailed(str(error)) from error
+        self._exchange()
+
+    def revert(self) -> None:
+        """Put the former checkpoint back: the query failed on the new one before it planned a batch. Raises OSError."""
+        self._place.rename(self._place.with_name(f".{self._place.name}.rescaling-{uuid.uuid4().hex[:12]}"))
+        self._former.rename(self._place)
+        sync_directory(self._place.parent)
+
+    def forget_former(self) -> None:
+        """Remove the former checkpoint: the query goes on with the new one."""
+        shutil.rmtree(self._former, ignore_errors=True)
+        self._record.unlink(missing_ok=True)
+
+    def _exchange(self) -> None:
+        """Put the repartitioned copy into its place. Repeating it after any step completes it."""
+        if self._place.exists():
+            shutil.rmtree(self._former, ignore_errors=True)
+            self._place.rename(self._former)
+        self._done.rename(self._place)
+        sync_directory(self._place.parent)
+
+    def _copy(self, copy: Path) -> None:
+        batch = committed_batch(self._place)
+        if batch is None:
+            raise RescaleFailed("the query has committed no batch")
+        for name in files_of_batch(files_below(self._place), batch):
+            link_or_copy(self._place / name, copy / name)
+
+    def _check(self, copy: Path, partitions: int) -> None:
+        """Compare the copy with what was wanted, and remove the partitions that it no longer has."""
+        batch = committed_batch(copy)
+        found = 0 if batch is None else state_partitions((copy / "offsets" / str(batch)).read_text())
+        if batch is None or found != partitions or not is_repartition(copy, batch):
+            raise RescaleFailed(f"Spark has left a state of {found} partitions where {partitions} were wanted")
+        for directory in (copy / "state").glob("[0-9]*/[0-9]*"):
+            if directory.name.isdecimal() and int(directory.name) >= partitions:
+                shutil.rmtree(directory)
+
+    def _tried(self, wanted: StateRescale) -> _Tried:
+        with suppress(OSError, msgspec.DecodeError):
+            tried = msgspec.json.decode(self._record.read_bytes(), type=_Tried)
+            if tried.trigger_id == wanted.trigger_id:
+                return tried
+        return _Tried(trigger_id=wanted.trigger_id)
+
+    def _note(self, tried: _Tried) -> None:
+        new = self._record.with_suffix(".new")
+        new.write_bytes(msgspec.json.encode(tried))
+        new.replace(self._record)
+
+
+def is_repartition(checkpoint: Path, batch: int) -> bool:
+    """Return whether a batch of a checkpoint only repartitions its state: it ends where the one before it has ended."""
+    try:
+        this = (checkpoint / "offsets" / str(batch)).read_text()
+        before = (checkpoint / "offsets" / str(batch - 1)).read_text()
+    except OSError:
+        return False
+    return offsets_of(this) == offsets_of(before) and state_partitions(this) != state_partitions(before)
+
+
+def add_to_sink_log(log: Path, batch: int, compact_interval: int) -> None:
+    """Add a batch without files to the log of a file sink that ends with the batch before it. Raises OSError.
+
+    Every so many entries Spark expects one that has all before it.
+    """
+    name, content = str(batch), "v1"
+    if (batch + 1) % compact_interval == 0:
+        name = f"{batch}.compact"
+        content = "\n".join(["v1", *_entries(log, batch - 1, compact_interval)])
+    new = log / f".{name}.{uuid.uuid4().hex[:12]}"
+    new.write_text(content)
+    new.rename(log / name)
+
+
+def _entries(log: Path, last: int, compact_interval: int) -> list[str]:
+    """Return the files in a sink's log up to an entry: those of the last entry that has all, and of those after it."""
+    first = max((last + 1) // compact_interval * compact_interval - 1, 0)
+    lines: list[str] = []
+    for batch in range(first, last + 1):
+        whole = batch == first and (log / f"{batch}.compact").exists()
+        lines += (log / (f"{batch}.compact" if whole else str(batch))).read_text().splitlines()[1:]
+    return lines
