@@ -114,9 +114,10 @@ def test_the_batches_of_a_streaming_job_are_shown_and_it_is_saved_and_stopped_in
         {PRELUDE}
         await page.reload();
         await open(`#/jobs/${{argument.job}}/streaming`);
-        await page.getByText("Latest batches of out").waitFor();
         await page.getByRole("region", {{name: "Sources of out"}}).waitFor();
         const shown = await page.locator("main").innerText();
+        await open(`#/jobs/${{argument.job}}/checkpoints`);
+        await page.getByText("Latest batches of out").waitFor();
         const request = async label => {{
             await page.getByRole("button", {{name: label}}).click();
             const question = await page.getByRole("dialog").innerText();
