@@ -464,8 +464,10 @@ def test_without_a_session_a_token_is_asked_for_and_kept_for_the_tab(
         await page.getByRole("heading", {name: "revenue"}).waitFor();
         await page.reload();
         await page.getByRole("heading", {name: "revenue"}).waitFor();
-        await page.getByRole("link", {name: "JobManager"}).click();
+        await page.getByRole("link", {name: "JobManagers"}).click();
+        await page.getByRole("link", {name: "The one that serves this page"}).click();
         await page.getByText("eve, viewer").waitFor();  // from now on the page knows the role
+        await page.goBack();
         await page.goBack();
         await page.getByText("a blocking exchange").waitFor();
         const buttons = await page.getByRole("button", {name: "Cancel"}).count();

@@ -936,7 +936,7 @@ export interface SourceSpec {
   readonly stream?: boolean;
 }
 
-/** A link to Spark's own UI of an engine, relative to the cluster's address. Whoever has it can use it. */
+/** A link to Spark's own UI of an engine, relative to the cluster's address. It is a credential for that UI. */
 export interface SparkUiLink {
   readonly path: string;
   readonly "expires-in": number;

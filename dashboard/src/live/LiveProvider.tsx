@@ -39,7 +39,7 @@ export function useLive(): LiveJobs {
   return useContext(LiveContext);
 }
 
-/** Returns the time of the cluster's clock, each second anew while the connection lives. */
+/** Returns the time of the cluster's clock, updated each second while the connection lives. */
 export function useClusterTime(): number {
   const live = useLive();
   const [now, setNow] = useState(Date.now);

@@ -217,7 +217,7 @@ class AggregatedMetric(ApiStruct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class SparkUiLink(KebabCase, frozen=True, kw_only=True):
-    """A link to Spark's own UI of an engine, relative to the cluster's address. Whoever has it can use it."""
+    """A link to Spark's own UI of an engine, relative to the cluster's address. It is a credential for that UI."""
 
     path: str
     expires_in: int  # seconds

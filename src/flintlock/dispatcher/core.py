@@ -348,8 +348,8 @@ def check_shared_checkpoints(graph: JobGraph, unshared: str, addresses: Iterable
     if graph.job_type is JobType.STREAMING and unshared and len(hosts) > 1:
         raise Refused(
             f"TaskManagers are on {', '.join(hosts)}, and checkpoints of streaming jobs would be in {unshared} of each:"
-            " a query that is restarted on another host would begin anew. Set state.checkpoints.dir to a directory that"
-            " all of them share"
+            " a query that is restarted on another host would start from the beginning. Set state.checkpoints.dir to a"
+            " directory that all of them share"
         )
 
 

@@ -97,7 +97,7 @@ class Savepoints(Protocol):
 
 
 class NoSavepoints:
-    """Where there is no place for savepoints: none is made, and every job begins anew."""
+    """Where there is no place for savepoints: none is made, and every job starts from the beginning."""
 
     async def save(self, job: JobGraph, trigger_id: TriggerId, directory: str) -> str:  # noqa: ARG002 - makes none
         """Raise Refused."""

@@ -44,7 +44,7 @@ class Platform(Protocol):
 
 
 class MachinePlatform:
-    """A Platform: a machine, with workers as processes beside the JobManager. Nobody else has to know of it."""
+    """A Platform: a machine, with workers as processes beside the JobManager. Nothing has to be registered."""
 
     ends_for_good: bool = False  # it is started again in its state directory
 

@@ -190,7 +190,7 @@ def _runner_user(settings: ProcessSettings, run_dir: Path) -> tuple[RunnerUser |
     if files is None:
         return None, run_dir
     user = find_runner_user(settings.configuration.get(RUNNER_USER))
-    # A place for checkpoints that nobody chose is not required: a cluster without streaming jobs never writes there.
+    # A place for checkpoints that was not chosen is not required: a cluster without streaming jobs never writes there.
     chosen = (work_dir, checkpoints_dir) if settings.configuration.has(CHECKPOINTS_DIR) else (work_dir,)
     shared = [path(settings).removeprefix("file://") for path in chosen]
     files.prepare(run_dir.name, user, [directory for directory in shared if "://" not in directory])

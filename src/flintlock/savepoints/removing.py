@@ -1,7 +1,7 @@
 """Removes a savepoint: what its manifest lists, and nothing else.
 
-The first step renames it: from then on there is no savepoint, never a part of one. Whoever dies later leaves a hidden
-directory, which a repeated removal finds.
+The first step renames it: from then on there is no savepoint, never a part of one. A process that dies later leaves a
+hidden directory, which a repeated removal finds.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
     <checkpoints>/<job>/<uid>/              the rename: the checkpoint of the query is complete
     <checkpoints>/<job>/_restored           last: nothing is restored any more, whatever becomes of the savepoint
 
-Whoever dies in between has started no query. The next one skips what is complete, and does the rest again.
+A process that dies in between has started no query. The next one skips what is complete, and does the rest again.
 
-The savepoint is only read. Where a query gets a new id, the file that has it is written anew, never through the link.
+The savepoint is only read. Where a query gets a new id, the file that has it is written again, never through the link.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ class SavepointFiles:
             await asyncio.to_thread(lambda: restore_job(job, found, checkpoints=checkpoints, new_id=new_id))
 
     def _restore_of(self, job: JobGraph) -> Restore | None:
-        """Return what a job asks to be restored from; None if it begins anew."""
+        """Return what a job asks to be restored from; None if it starts from the beginning."""
         configuration = Configuration(job.config)
         path = configuration.get(RESTORE_PATH)
         if not path:

@@ -4,9 +4,9 @@
     .savepoint-<job>-<trigger>.<random>/_metadata.json    last, when every file that it lists is durable
     savepoint-<job>-<trigger>/                            the rename: from here on there is a savepoint
 
-Whoever dies before the rename leaves a hidden directory, and nothing that looks like a savepoint; the next one starts
-with a directory of its own, so a process that continues after it was replaced disturbs nobody. Of two that rename, the
-second finds the savepoint of the first. Only then what others have left is removed.
+A process that dies before the rename leaves a hidden directory, and nothing that looks like a savepoint; the next one
+starts with a directory of its own, so a process that continues after it was replaced disturbs no other. Of two that
+rename, the second finds the savepoint of the first. Only then what others have left is removed.
 
 Spark never changes a file of a checkpoint, it only adds and removes them: a hard link stays what it was when the batch
 was committed. Where a file disappears before it is linked, a later batch is committed by then, and is taken.

@@ -53,7 +53,7 @@ class QueryProgress(Struct, frozen=True, kw_only=True):
     """What one attempt of a query has committed."""
 
     checkpoint: str  # its directory
-    restored: int | None = None  # the batch that it continued after; None: it began anew
+    restored: int | None = None  # the batch that it continued after; None: it started from the beginning
     started_ms: int = 0
     batches: tuple[BatchFigures, ...] = ()  # the latest, oldest first
     rescaled: StateRescaled | None = None  # by the operation that the attempt was started for

@@ -150,7 +150,7 @@ def restore_problems(
     """Return why a job cannot be restored from a savepoint.
 
     `sinks`: the latest batch in the log of each query's file sink as it is now, by uid. `allow_unclaimed`: state that
-    no query of the job takes is dropped. A query whose uid was not saved begins anew.
+    no query of the job takes is dropped. A query whose uid was not saved starts from the beginning.
     """
     problems: list[str] = []
     steps = {vertex.uid: vertex for vertex in graph.vertices if vertex.query is not None}

@@ -18,7 +18,7 @@ _POLICY: Final = (
 )
 _HEADERS: Final = {
     "Content-Security-Policy": _POLICY,
-    # Its own scripts read its own data, and have no origin. Whoever can name the path has the pass.
+    # Its own scripts read its own data, and have no origin. The path contains the pass.
     "Access-Control-Allow-Origin": "*",
 }
 #: A page without an origin has no storage, which Spark's scripts require: this one forgets with the page.

@@ -124,7 +124,7 @@ class FakeApplicationMaster:
             self._completed.append(ContainerEnd(id=container_id, exit_status=exit_status, diagnostics=diagnostics))
 
     def allocate_one_more(self) -> None:
-        """Bring a container that nobody has requested."""
+        """Bring a container that was not requested."""
         with self._lock:
             self._surplus += 1
 

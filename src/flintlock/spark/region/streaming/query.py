@@ -5,7 +5,8 @@ A query runs in the engine and not here. It ends by a cancel of its task, by a f
 TaskManager releases the Spark session of the attempt, which stops the query before another attempt starts it again.
 
 Before it starts, the log of a file sink is compared with the checkpoint. Spark skips each batch that the log has
-already, without a word: a query that begins anew, or from an older point, would lose the rows of those batches.
+already, without a message: a query that starts from the beginning, or from an older point, would lose the rows of those
+batches.
 """
 
 from __future__ import annotations
