@@ -55,7 +55,7 @@ def test_links_into_the_repository_lead_to_pages_of_the_site(site: Path) -> None
         links = re.findall(r'<a[^>]*\shref="([^":#?]+)[#"]', page.read_text(encoding="utf-8"))
         # 404.html is for servers: it has absolute links.
         assert page.name == "404.html" or [link for link in links if not (page.parent / link).exists()] == []
-    assert "repository/src/flintlock/cli/run.py.html" in (site / "walkthrough.html").read_text(encoding="utf-8")
+    assert "repository/src/flintlock/cli/jobs/run.py.html" in (site / "walkthrough.html").read_text(encoding="utf-8")
 
 
 def test_the_site_loads_nothing_from_other_hosts(site: Path) -> None:
