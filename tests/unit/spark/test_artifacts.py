@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyspark import cloudpickle as connect_pickle
 
 from flintlock.model.ids import BlobKey, JobId
 from flintlock.model.jobgraph import Artifact, ArtifactKind, JobGraph
-from flintlock.model.operations import Function
+from flintlock.model.operations import ForeachBatch, Function
 from flintlock.model.tasks import FailureKind
 from flintlock.spark.region.artifacts import Artifacts
 from flintlock.spark.region.errors.failures import TaskError
@@ -109,3 +111,26 @@ def test_a_missing_attribute_is_named(install: Callable[..., Artifacts]) -> None
 def test_a_missing_module_is_an_error_of_user_code(install: Callable[..., Artifacts]) -> None:
     with pytest.raises(ModuleNotFoundError):
         install().function(Function(reference="flintlock_sample_nowhere:f"))
+
+
+def test_a_function_for_batches_works_in_a_process_that_gets_no_files_of_the_job(
+    install: Callable[..., Artifacts],
+) -> None:
+    """With a module that it imports when it is called, too."""
+    text = "import flintlock_sample_names as names\n"
+    text += "def write(batch, batch_id):\n    import flintlock_sample_late as late\n"
+    artifacts = install(
+        **{
+            "flintlock_sample_batches.py": f"{text}    print(names.NAME, late.LATE, batch_id)\n".encode(),
+            "flintlock_sample_names.py": b"NAME = 'own'\n",
+            "flintlock_sample_late.py": b"LATE = 'late'\n",
+        }
+    )
+    function = artifacts.batch_function(ForeachBatch(reference="flintlock_sample_batches:write"))
+    program = "import sys; from pyspark import cloudpickle; cloudpickle.loads(sys.stdin.buffer.read())(None, 7)"
+
+    called = subprocess.run(
+        [sys.executable, "-P", "-c", program], input=connect_pickle.dumps(function), capture_output=True, check=True
+    )
+
+    assert called.stdout == b"own late 7\n"

@@ -39,6 +39,7 @@ class Artifacts:
         self._uploads: Final[list[Path]] = []  # written by install; what Spark's Python workers need
         self._pickles: Final[dict[str, Path]] = {}  # written by install
         self._jars: Final[list[Path]] = []  # written by install
+        self._search: tuple[str, ...] = ()  # what install has put on sys.path
 
     def install(self, graph: JobGraph, contents: Mapping[str, str]) -> None:
         """Copy every file into the directory and make modules importable. Raises TaskError if one is missing."""
@@ -58,7 +59,8 @@ class Artifacts:
             if artifact.kind is ArtifactKind.PY_FILE:
                 search += self._importable(path)
         # Before anything that is installed: a job brings its own version of a module.
-        sys.path[:0] = [*dict.fromkeys(search), str(self.directory)]
+        self._search = (*dict.fromkeys(search), str(self.directory))
+        sys.path[:0] = self._search
         importlib.invalidate_caches()
 
     @property
@@ -106,6 +108,31 @@ class Artifacts:
                 raise TaskError(FailureKind.USER_CODE, f"{reference!r}: there is no {part!r} in {_name(found)}")
             found = getattr(found, part)
         return _callable(found, repr(reference))
+
+    def batch_function(self, operation: ForeachBatch) -> StepFunction:
+        """Return the function of a foreachBatch, so that it also works in the process in which Connect runs it.
+
+        That process is on this machine and gets no artifacts of the session (as workers of UDFs do): the job's own
+        modules, as far as they are imported, are pickled with the function, and the others are found on sys.path.
+        """
+        from pyspark import cloudpickle as connect_pickle
+
+        function, search = self.function(operation), self._search
+        for module in tuple(sys.modules.values()):
+            if self._is_own(module):
+                connect_pickle.register_pickle_by_value(module)
+
+        def call(batch: Any, batch_id: int) -> None:
+            import sys
+
+            sys.path[:0] = [path for path in search if path not in sys.path]
+            function(batch, batch_id)
+
+        return call
+
+    def _is_own(self, module: object) -> bool:
+        file: object = getattr(module, "__file__", None)
+        return isinstance(file, str) and Path(file).is_relative_to(self.directory)
 
     def _importable(self, path: Path) -> Iterator[str]:
         """Yield the entries of sys.path that this file needs, and record what the workers need."""

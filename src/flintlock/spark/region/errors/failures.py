@@ -35,7 +35,7 @@ from flintlock.spark.region.errors.spark_errors import SparkError
 MESSAGE_LIMIT: Final = 16 << 10
 TRACE_LIMIT: Final = 64 << 10
 
-_HOME: Final = str(Path(__file__).parents[1]) + "/"
+_HOME: Final = str(Path(__file__).parents[2]) + "/"  # of flintlock.spark
 _STDLIB: Final = sysconfig.get_path("stdlib") + "/"
 _PACKAGES: Final = re.compile(
     r"(?:site-packages|dist-packages|pyspark\.zip|py4j-[^/]*\.zip)/"

@@ -356,7 +356,7 @@ class StreamingTask:
         match operation:
             case ForeachBatch():
                 self.in_user_code = True
-                function = self._artifacts.function(operation)
+                function = self._artifacts.batch_function(operation)
                 self.in_user_code = False
                 return writer.foreachBatch(function).start()
             case Sink():
