@@ -5,6 +5,7 @@ Whether a setting is secret is decided by its key, as in Flink.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -17,8 +18,11 @@ HIDDEN: Final = "******"
 #: A key that contains one of these names a secret: Flink's list, and what Spark and its file systems call theirs.
 _SECRET_PARTS: Final = (
     "password", "secret", "token", "credential", "apikey", "api-key", "access.key", "account.key", "service-key",
-    "auth-params", "basic-auth", "jaas.config", "http-headers", "private",
+    "auth-params", "basic-auth", "jaas.config", "http-headers", "private", "encryption.key", "accesskey", ".sas.",
 )  # fmt: skip
+#: The user and the password of an address, and a Java property: secrets in a value whose key names none.
+_USER_INFO: Final = re.compile(r"(?<=://)[^/@\s,]+(?=@)")
+_PROPERTY: Final = re.compile(r"(?P<name>-D(?P<key>[^=\s]+)=)(?P<value>\S+)")
 
 
 def is_secret(key: str) -> bool:
@@ -30,7 +34,14 @@ def is_secret(key: str) -> bool:
 
 def without_secrets(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the settings with the values of secrets hidden."""
-    return {key: HIDDEN if is_secret(key) else value for key, value in settings.items()}
+    return {key: _shown(key, value) for key, value in settings.items()}
+
+
+def _shown(key: str, value: str) -> str:
+    if is_secret(key):
+        return HIDDEN
+    value = _USER_INFO.sub(HIDDEN, value)
+    return _PROPERTY.sub(lambda found: found["name"] + (HIDDEN if is_secret(found["key"]) else found["value"]), value)
 
 
 def effective_settings(configuration: Configuration) -> dict[str, str]:

@@ -120,7 +120,8 @@ class YarnClusterDescriptor:
         submitted = False
         try:
             staging.create()
-            self._stage(staging, shipped_configuration(configuration, application_id, staging.url), secret, files)
+            settings = shipped_configuration(configuration, application_id, staging.url, own_job=job is not None)
+            self._stage(staging, settings, secret, files)
             submission = _submission(configuration, application_id, staging)
             submitted = True
             self._yarn.submit(submission)
@@ -197,8 +198,13 @@ def _why(report: ApplicationReport) -> str:
     return report.diagnostics or "YARN may not have the resources that were requested"
 
 
-def shipped_configuration(configuration: Configuration, application_id: str, staging_url: str) -> dict[str, str]:
-    """Return the settings of all processes of the cluster, from those of its client."""
+def shipped_configuration(
+    configuration: Configuration, application_id: str, staging_url: str, *, own_job: bool = False
+) -> dict[str, str]:
+    """Return the settings of all processes of the cluster, from those of its client.
+
+    `own_job`: it is for one job. At its end all that is stored under its id is removed, so it never shares an id.
+    """
     address = "0.0.0.0" if configuration.get(TLS_MEMBER) else "127.0.0.1"  # noqa: S104 (only with TLS)
     values = {key: value for key, value in configuration.as_dict().items() if key not in _NOT_SHIPPED}
     values |= {option.key: address for option in (REST_ADDRESS, JM_RPC_ADDRESS, TM_HOST)}
@@ -207,7 +213,7 @@ def shipped_configuration(configuration: Configuration, application_id: str, sta
     values[TM_SLOTS.key] = str(slots_of(configuration))
     if not configuration.get(MAX_TASK_MANAGERS):
         values[MAX_TASK_MANAGERS.key] = str(_MOST_TASK_MANAGERS)
-    if not configuration.get(HA_CLUSTER_ID):
+    if own_job or not configuration.get(HA_CLUSTER_ID):
         values[HA_CLUSTER_ID.key] = application_id
     if configuration.get(HA_TYPE) != "zookeeper":  # otherwise these are in `high-availability.storageDir`
         own = staging_url.removeprefix("file:") if staging_url.startswith("file:/") else staging_url

@@ -250,6 +250,16 @@ async def test_a_cluster_that_ends_keeps_no_results() -> None:
         assert not harness.cluster.results[A].dirty
 
 
+@virtual_time
+async def test_results_of_a_job_that_fails_while_the_cluster_ends_are_not_kept() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        await dispatcher.finish_cleanup(60.0)
+        await failed_half_way(harness, dispatcher)
+        await until(lambda: not harness.cluster.results[A].dirty)
+        assert f"work/{A}" in removed(harness)
+
+
 def of_region(number: int, phase: RegionPhase = RegionPhase.FINISHED, **changes: object) -> RegionRecord:
     return structs.replace(record(A, materialised=f"work/{A}/rows/0"), region=RegionId(number), phase=phase, **changes)
 

@@ -26,7 +26,7 @@ from flintlock.model.diagnostics import (
 )
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import TaskManagerId
-from flintlock.rest.secrets import arguments_without_secrets
+from flintlock.rest.secrets import arguments_without_secrets, without_secrets
 
 
 @pytest.fixture
@@ -193,3 +193,20 @@ def test_a_task_manager_that_is_not_there_or_does_not_answer(part: str) -> None:
     assert "not registered" in rest.refused(404, "GET", f"/taskmanagers/tm-9/{part}")[0]
     rest.resource_manager.fail_with = Unavailable("tm-9:1 did not answer")
     rest.refused(503, "GET", f"/taskmanagers/tm-9/{part}")
+
+
+def test_secrets_in_values_and_under_the_names_of_file_systems_are_hidden() -> None:
+    settings = {
+        "spark.hadoop.fs.s3a.encryption.key": "sse",
+        "spark.hadoop.fs.azure.sas.data.account": "sas",
+        "spark.jars.repositories": "https://user:password@repository.example/jars,https://open.example",
+        "spark.driver.extraJavaOptions": "-Dmy.password=p -Duser.timezone=UTC -Xss4m",
+        "rest.port": "8081",
+    }
+    assert without_secrets(settings) == {
+        "spark.hadoop.fs.s3a.encryption.key": "******",
+        "spark.hadoop.fs.azure.sas.data.account": "******",
+        "spark.jars.repositories": "https://******@repository.example/jars,https://open.example",
+        "spark.driver.extraJavaOptions": "-Dmy.password=****** -Duser.timezone=UTC -Xss4m",
+        "rest.port": "8081",
+    }

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from py4j.protocol import Py4JJavaError
 
+from flintlock.spark.engine.publication.hadoop_files import FileFailure
 from flintlock.spark.engine.shared_paths import SharedPaths, a_file_of, nearest_directory
 
 TASKS = 4
@@ -45,9 +46,11 @@ class Executors:
 
 
 class Local:
-    """Everything but `hdfs:` is local."""
+    """Everything but `hdfs:` is local, and `abfss:` cannot be opened without the settings of a job."""
 
     def local_path(self, path: str) -> Path | None:
+        if path.startswith("abfss:"):
+            raise FileFailure(f"cannot find {path}: no key", permanent=True)
         return None if path.startswith("hdfs:") else Path(path)
 
 
@@ -118,3 +121,9 @@ def test_where_a_path_is_tested(tmp_path: Path) -> None:
     assert nearest_directory(tmp_path / "file") == tmp_path
     assert a_file_of(tmp_path / "file") == tmp_path / "file"
     assert a_file_of(tmp_path / "none") is None
+
+
+def test_a_path_that_only_the_job_can_open_is_left_to_the_job() -> None:
+    executors = Executors()
+    assert paths(executors).find_unshared(["abfss://data/out"], ["abfss://data/in"]) is None
+    assert executors.queries == []

@@ -179,6 +179,16 @@ def test_zookeeper_has_two_attempts_a_namespace_of_its_own_and_shared_results(de
     assert "state.checkpoints.dir" not in settings
 
 
+def test_a_cluster_for_one_job_never_joins_the_cluster_that_its_client_is_configured_for(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    (tmp_path / "job.zip").write_bytes(b"job")
+    team = {**ZOOKEEPER, "high-availability.storageDir": "/shared", "high-availability.cluster-id": "team-a"}
+    deployment.deploy(team, job=tmp_path / "job.zip")
+    settings = json.loads(deployment.staging.contents["flintlock.yaml"])
+    assert settings["high-availability.cluster-id"] == "application_1_0001"
+
+
 def test_a_local_staging_directory_gives_a_plain_path_for_results() -> None:
     settings = shipped_configuration(
         Configuration(), "application_1_0001", "file:/shared/.flintlock/application_1_0001"

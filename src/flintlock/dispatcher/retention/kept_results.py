@@ -133,19 +133,23 @@ class KeptResultsRegistry:
         self._in_use: Final = in_use
         self._held: Final[dict[JobId, _Held]] = {}
         self._complete: Final = asyncio.Event()  # whether all jobs of earlier terms are registered; set by `open`
+        self._ending = False  # set by `release_all`
 
     def open(self) -> None:
         """Allow removals: every job of earlier terms that uses results is registered now."""
         self._complete.set()
 
     def release_all(self) -> None:
-        """Release all results: the cluster ends."""
+        """Release all results, and those of jobs that fail from now on: the cluster ends."""
+        self._ending = True
         for held in self._held.values():
             held.released.set()
 
     async def until_released(self, job_id: JobId, kept: KeptResults) -> None:
         """Return when the results of a job are to be removed: without a pause after the decision."""
         held = self._held[job_id] = _Held(kept.bytes, kept.until_ms)
+        if self._ending:
+            held.released.set()
         self._release_oldest()
         try:
             await self._complete.wait()

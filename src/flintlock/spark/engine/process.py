@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, cast
@@ -103,6 +103,10 @@ DEATH_S: Final = 2.0
 CONCURRENT_UI_REQUESTS: Final = 4
 UI_PATIENCE_S: Final = 5.0
 
+#: How many tests of paths wait for cores of executors at the same time. Others have no result: the tests may take as
+#: long as the tasks that have the cores, and must not use up the threads that release sessions.
+CONCURRENT_PATH_TESTS: Final = 4
+
 NO_UI: Final = "Spark's UI of this engine is off (spark.ui.enabled), or behind a filter of its own (spark.ui.filters)"
 
 #: How often work of closed sessions is searched for.
@@ -132,6 +136,7 @@ class EngineProcess:
         self._shared: SharedPaths | None = None  # as the driver; None: there are no executors on other machines
         self._ui: WebUi | None = None  # as the driver; None: it is off, or has a filter that no token is known for
         self._ui_requests: Final = threading.BoundedSemaphore(CONCURRENT_UI_REQUESTS)
+        self._path_tests: Final = threading.BoundedSemaphore(CONCURRENT_PATH_TESTS)
         self._stopped_publications: Final[set[int]] = set()  # by their calls
         self._jvm: Final = self._start_jvm()
 
@@ -336,7 +341,7 @@ class EngineProcess:
                 listing = files.list_files(path, with_sizes=with_sizes, durable=durable)
                 return FilesListed(call=call, listing=listing)
             case FindUnshared(call=call, targets=targets, sources=sources):
-                path = None if self._shared is None else self._shared.find_unshared(targets, sources)
+                path = self._find_unshared(targets, sources)
                 reason = path_not_shared(self._conf["spark.master"], path) if path else ""
                 return Unshared(call=call, path=path or "", reason=reason)
             case Publish(call=call):
@@ -368,6 +373,15 @@ class EngineProcess:
             return self._ui.read(path, root)
         finally:
             self._ui_requests.release()
+
+    def _find_unshared(self, targets: Iterable[str], sources: Iterable[str]) -> str | None:
+        """Return a path that executors do not share; None if there is none, or if that is not known now."""
+        if self._shared is None or not self._path_tests.acquire(blocking=False):
+            return None
+        try:
+            return self._shared.find_unshared(targets, sources)
+        finally:
+            self._path_tests.release()
 
     def _send(self, message: Struct) -> None:
         rest = memoryview(frame(message))

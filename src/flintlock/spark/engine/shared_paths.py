@@ -23,6 +23,7 @@ from typing import Final, Protocol
 from py4j.protocol import Py4JJavaError
 
 from flintlock.model.files.staging import PREFIX, is_data
+from flintlock.spark.engine.publication.hadoop_files import FileFailure
 
 #: How many tasks test a path at most.
 MAX_TASKS: Final = 64
@@ -69,14 +70,20 @@ class SharedPaths:
     def find_unshared(self, targets: Iterable[str], sources: Iterable[str]) -> str | None:
         """Return the first path that executors do not share; None if there is none, as far as that can be known."""
         for target in targets:
-            place = self._files.local_path(target)
+            place = self._local(target)
             if place is not None and not self._accepts(nearest_directory(place)):
                 return target
         for source in sources:
-            place = None if _PATTERN & set(source) else self._files.local_path(source)
+            place = None if _PATTERN & set(source) else self._local(source)
             if place is not None and not self._is_found(place):
                 return source
         return None
+
+    def _local(self, path: str) -> Path | None:
+        try:
+            return self._files.local_path(path)
+        except FileFailure:
+            return None  # only the job has the settings of that file system; it says why, if it cannot open it either
 
     def _accepts(self, directory: Path) -> bool:
         if directory in self._confirmed:
