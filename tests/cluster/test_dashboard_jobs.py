@@ -133,9 +133,9 @@ def test_the_batches_of_a_streaming_job_are_shown_and_it_is_saved_and_stopped_in
         const stopped = await outcome.innerText();
         await page.getByRole("button", {{name: "Run again"}}).waitFor();
         const table = page.getByRole("region", {{name: "Savepoints"}}).filter({{hasText: stopped}});
-        await table.getByText(saved).waitFor();  // those of the cluster: both, not only the latest of this page
+        await table.getByText(saved, {{exact: true}}).waitFor();  // those of the cluster: both, not only the latest of this page
         await page.reload();
-        await table.getByText(saved).waitFor();
+        await table.getByText(saved, {{exact: true}}).waitFor();
         return {{shown, saving, stopping, saved, stopped, problems}};
         """,
         {"origin": standing.url, "link": link, "job": job},
