@@ -17,7 +17,14 @@ from typing import Final
 from msgspec import structs
 
 from flintlock.config.configuration import Configuration, Scope, config_problems
-from flintlock.config.options import OPTIONS, PARALLELISM_OVERRIDES, RESTORE_CLAIM_MODE, RESTORE_PATH, UPGRADE_OF
+from flintlock.config.options import (
+    OPTIONS,
+    PARALLELISM_OVERRIDES,
+    RESTORE_CLAIM_MODE,
+    RESTORE_PATH,
+    RESTORE_REWIND_SINKS,
+    UPGRADE_OF,
+)
 from flintlock.ha.store_rules import duplicate_job
 from flintlock.model.application import STATUS_OF_JOB, ApplicationStatus, is_program_key
 from flintlock.model.checking.graphcheck import MAX_PARALLELISM, in_order, invalid_job, problems_of
@@ -363,17 +370,23 @@ def check_not_written(graph: JobGraph, others: Iterable[JobGraph]) -> None:
                 raise Conflict(f"job {other.job_id} writes to {target}: stop it before the sink is taken back")
 
 
+#: What a configuration says of how a job began, and not of how it runs.
+_OF_THE_BEGINNING: Final = frozenset({UPGRADE_OF.key, RESTORE_REWIND_SINKS.key})
+
+
 def former_again(failed: JobGraph, former: JobGraph) -> JobGraph:
     """Return the graph of a job that was upgraded, to run again from the savepoint that the failed one began from.
 
-    Its id follows from the failed job's, so that it is submitted once.
+    Its id follows from the failed job's, so that it is submitted once. Its sinks are not taken back: the failed job has
+    put nothing into them, and has not ended yet.
     """
     job_id = JobId(vertex_id(failed.job_id, "the job before the upgrade"))
+    begun = {key: value for key, value in former.config.items() if key not in _OF_THE_BEGINNING}
     restored = {key: failed.config[key] for key in (RESTORE_PATH.key, RESTORE_CLAIM_MODE.key)}
     return structs.replace(
         former,
         job_id=job_id,
-        config={**{key: value for key, value in former.config.items() if key != UPGRADE_OF.key}, **restored},
+        config={**begun, **restored},
         client_timeout_s=None,
         vertices=tuple(structs.replace(vertex, id=vertex_id(job_id, vertex.name)) for vertex in former.vertices),
         rerun_of=former.job_id,

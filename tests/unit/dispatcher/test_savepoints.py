@@ -200,7 +200,9 @@ async def test_a_restore_that_fails_is_the_end_of_the_job() -> None:
 STOP = TriggerOperation(trigger_id=TRIGGER, command=StopJob(job_id=A, target_directory="/s"))
 
 
-async def streaming(harness: DispatcherHarness, dispatcher: Dispatcher) -> FakeJobMasterRunner:
+async def streaming(
+    harness: DispatcherHarness, dispatcher: Dispatcher, config: dict[str, str] | None = None
+) -> FakeJobMasterRunner:
     """Submit a streaming job and return its JobMaster, which runs."""
     made = submission(A)
     query = StreamQuery(uid="files-v1")
@@ -214,7 +216,7 @@ async def streaming(harness: DispatcherHarness, dispatcher: Dispatcher) -> FakeJ
             query=query,
         ),
     )
-    graph = structs.replace(made.graph, job_type=JobType.STREAMING, vertices=vertices)
+    graph = structs.replace(made.graph, job_type=JobType.STREAMING, vertices=vertices, config=config or {})
     await dispatcher.submit_job(structs.replace(made, graph=graph))
     await until(lambda: bool(harness.job_masters.made))
     await until(lambda: harness.runner().status is JobStatus.RUNNING)

@@ -204,3 +204,20 @@ async def test_the_operation_that_stops_the_predecessor_is_found_by_the_id_of_th
         await running_of(harness, B)
         found = await dispatcher.operation(OperationQuery(job_id=A, trigger_id=TriggerId(B)))
         assert (found.status, found.location) == (OperationStatus.COMPLETED, LOCATION)
+
+
+@virtual_time
+async def test_the_former_job_does_not_take_its_sinks_back_once_more() -> None:
+    """It began with that: again, it would be refused, because the failed job has the same sinks until it has ended."""
+    harness = DispatcherHarness()
+    config = {"execution.state-recovery.path": "/s/one", "execution.state-recovery.rewind-sinks": "true"}
+    async with harness.leading() as dispatcher:
+        former = await streaming(harness, dispatcher, config)
+        await dispatcher.submit_job(upgrade(former_graph(harness)))
+        await until(lambda: bool(former.queries))
+        former.finish()
+        (await running_of(harness, B)).fail("the state does not fit")
+        await until(lambda: B not in dispatcher.jobs)
+
+        assert (await snapshot(dispatcher, B)).successor == BACK
+        assert "execution.state-recovery.rewind-sinks" not in former_graph(harness, BACK).config
