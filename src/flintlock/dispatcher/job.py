@@ -184,6 +184,13 @@ class DispatchedJob:
         """The failed jobs whose results it may read now."""
         return () if self._stored is None else self._stored.graph.reuses
 
+    @property
+    def takes_place_of(self) -> JobId | None:
+        """The job whose place this one takes, also while this one is being stored; None if there is none."""
+        if self.ended or self.phase is JobPhase.DISCARDING or self.stored.upgrade is None:
+            return None
+        return self.stored.upgrade.former.job_id
+
     def snapshot(self) -> JobSnapshot:
         """Return the job as it is now. A terminal status before `durable_end` must not be shown to clients."""
         if self._runner is not None:

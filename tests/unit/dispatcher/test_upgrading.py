@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from msgspec import structs
-from tests.unit.dispatcher.dispatcher_harness import A, B, DispatcherHarness, outcome_of, settle, until
-from tests.unit.dispatcher.test_savepoints import streaming
+from tests.unit.dispatcher.dispatcher_harness import A, B, C, DispatcherHarness, outcome_of, settle, until
+from tests.unit.dispatcher.test_savepoints import STOP, streaming
 
 from flintlock.dispatcher import core
 from flintlock.dispatcher.endpoint import Dispatcher
@@ -13,7 +15,7 @@ from flintlock.model.commands import DrainTask, OperationQuery, OperationStatus
 from flintlock.model.errors import Conflict, Invalid, NotFound
 from flintlock.model.ids import JobId, TriggerId, VertexId
 from flintlock.model.jobgraph import JobGraph, vertex_id
-from flintlock.model.jobs import JobQuery, JobSnapshot, JobSubmission, StoredJob
+from flintlock.model.jobs import JobQuery, JobSnapshot, JobSubmission, StoredJob, Submitted
 from flintlock.model.states import JobStatus
 from flintlock.testing.fakes.fake_jobmaster import FakeJobMasterRunner
 from flintlock.testing.virtual_time import virtual_time
@@ -27,6 +29,11 @@ def upgrade(former: JobGraph) -> JobSubmission:
     vertices = tuple(structs.replace(vertex, id=vertex_id(B, vertex.name)) for vertex in former.vertices)
     config = {"execution.upgrade-of": A}
     return JobSubmission(graph=structs.replace(former, job_id=B, name="another name", vertices=vertices, config=config))
+
+
+def other_upgrade(former: JobGraph) -> JobSubmission:
+    """Return the submission of another job that takes the place of A."""
+    return JobSubmission(graph=structs.replace(upgrade(former).graph, job_id=C))
 
 
 def former_graph(harness: DispatcherHarness, job_id: JobId = A) -> JobGraph:
@@ -104,8 +111,60 @@ async def test_a_job_that_is_being_stopped_is_not_upgraded_once_more() -> None:
     harness = DispatcherHarness()
     async with harness.leading() as dispatcher:
         await stopping(harness, dispatcher)
-        other = structs.replace(upgrade(former_graph(harness)).graph, job_id=JobId("c" * 32))
-        assert isinstance(await outcome_of(dispatcher.submit_job(JobSubmission(graph=other))), Conflict)
+        assert isinstance(await outcome_of(dispatcher.submit_job(other_upgrade(former_graph(harness)))), Conflict)
+
+
+@virtual_time
+async def test_of_two_upgrades_that_are_compared_at_the_same_time_one_is_refused() -> None:
+    """The other one is stored, and its predecessor is not being stopped yet."""
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher, asyncio.TaskGroup() as clients:
+        runner = await streaming(harness, dispatcher)
+        former = former_graph(harness)
+        harness.savepoints.proceed.clear()
+        first = clients.create_task(outcome_of(dispatcher.submit_job(upgrade(former))))
+        second = clients.create_task(outcome_of(dispatcher.submit_job(other_upgrade(former))))
+        await settle()
+        harness.savepoints.proceed.set()
+
+        assert await first == Submitted(job_id=B)
+        refusal = await second
+        assert isinstance(refusal, Conflict)
+        assert refusal.public == f"job {B} is taking the place of job {A} already"
+        runner.finish()
+        await running_of(harness, B)
+        assert harness.savepoints.restored == [B]
+
+
+@virtual_time
+async def test_a_job_that_is_stopped_while_an_upgrade_is_compared_with_it_is_not_upgraded() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher, asyncio.TaskGroup() as clients:
+        await streaming(harness, dispatcher)
+        harness.savepoints.proceed.clear()
+        upgraded = clients.create_task(outcome_of(dispatcher.submit_job(upgrade(former_graph(harness)))))
+        await settle()
+        await dispatcher.trigger(STOP)
+        harness.savepoints.proceed.set()
+
+        assert isinstance(await upgraded, Conflict)
+        assert [*harness.cluster.graphs] == [A]
+
+
+@virtual_time
+async def test_a_job_that_ends_while_an_upgrade_is_compared_with_it_is_not_upgraded() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher, asyncio.TaskGroup() as clients:
+        runner = await streaming(harness, dispatcher)
+        harness.savepoints.proceed.clear()
+        upgraded = clients.create_task(outcome_of(dispatcher.submit_job(upgrade(former_graph(harness)))))
+        await settle()
+        runner.fail("no rows")
+        await until(lambda: runner.status is JobStatus.FAILED)
+        harness.savepoints.proceed.set()
+
+        assert isinstance(await upgraded, Conflict)
+        assert B not in harness.cluster.graphs
 
 
 @virtual_time

@@ -73,8 +73,9 @@ class Upgrades:
     async def prepared(self, graph: JobGraph) -> tuple[JobGraph, JobUpgrade]:
         """Check that a graph can take the place of the job that it names; return it as it is stored.
 
-        Nothing of that job is changed. Raises NotFound or Conflict if it does not run, Invalid with every reason why
-        the graph does not fit its state.
+        Nothing of that job is changed. Raises NotFound or Conflict if it does not run, or another job is taking its
+        place; Invalid with every reason why the graph does not fit its state. The caller registers the job without a
+        pause.
         """
         predecessor = JobId(graph.config[UPGRADE_OF.key])
         job = self._dispatcher.jobs.get(predecessor)
@@ -86,12 +87,24 @@ class Upgrades:
             raise Invalid("only streaming jobs can be upgraded, and only to streaming jobs")
         if graph.config.get(RESTORE_PATH.key):
             raise Invalid(f"{RESTORE_PATH.key} cannot be set: an upgrade continues from where job {predecessor} is")
-        job.changes.check_not_stopping(predecessor)
+        self._check_free(job, graph.job_id)
         async with job.changes.saving:
             await self._savepoints.check_upgrade(former, graph)
+        self._check_free(job, graph.job_id)  # again: that took its time
         place = self._savepoints.place(former, TriggerId(graph.job_id))
         config = {**graph.config, RESTORE_PATH.key: place, RESTORE_CLAIM_MODE.key: "CLAIM"}
         return structs.replace(graph, name=former.name, config=config), JobUpgrade(former=former)
+
+    def _check_free(self, predecessor: DispatchedJob, successor: JobId) -> None:
+        """Raise Conflict if a job no longer runs, is being stopped, or has a successor that is not this one."""
+        job_id = predecessor.job_id
+        predecessor.check_runs()
+        if predecessor.has_result:
+            raise predecessor.has_ended()
+        for other in self._dispatcher.jobs.values():
+            if other.job_id != successor and other.takes_place_of == job_id:
+                raise Conflict(f"job {other.job_id} is taking the place of job {job_id} already")
+        predecessor.changes.check_not_stopping(job_id)
 
     async def stop_predecessor(self, job: StoredJob) -> None:
         """Stop the job whose place this one takes, with a savepoint; return when it has ended, however that was."""

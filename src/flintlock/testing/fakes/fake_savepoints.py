@@ -57,7 +57,8 @@ class FakeSavepoints:
         return f"/savepoints/{job.job_id[:6]}-{trigger_id}"
 
     async def check_upgrade(self, former: JobGraph, job: JobGraph) -> None:
-        """Accept or refuse a job."""
+        """Accept or refuse a job, once a savepoint of the other one is complete."""
+        await self.proceed.wait()
         if self.refuse_with is not None:
             raise self.refuse_with
 
