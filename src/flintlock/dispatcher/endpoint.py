@@ -155,6 +155,7 @@ class Dispatcher:
             upgrades=upgrades,
         )
         self.jobs: Final[dict[JobId, DispatchedJob]] = {}  # added when an id is reserved, removed when its task ends
+        self.recovered: Final = asyncio.Event()  # set once the jobs of earlier terms are among them
         self._submissions: Final = Submissions(services, self._shared, self, refuse, upgrades=upgrades)
         self._quarantine: Final = Quarantine(
             self._shared, self, lambda: JobRecovery(term.stores, services, term.gate, clock)
@@ -203,6 +204,7 @@ class Dispatcher:
             self._listing.touch(job_id)
             if number % _BEGUN_AT_ONCE == 0:
                 await asyncio.sleep(0)
+        self.recovered.set()
 
     def stop(self) -> None:
         """Refuse all further calls and suspend every job. Idempotent: a second cancel would cut it short."""

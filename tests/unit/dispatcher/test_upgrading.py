@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 
 from msgspec import structs
-from tests.unit.dispatcher.dispatcher_harness import A, B, C, DispatcherHarness, outcome_of, settle, until
+from tests.unit.dispatcher.dispatcher_harness import A, B, C, DispatcherHarness, graph, outcome_of, settle, until
 from tests.unit.dispatcher.test_savepoints import STOP, streaming
 
 from flintlock.dispatcher import core
 from flintlock.dispatcher.endpoint import Dispatcher
 from flintlock.ha import payloads
 from flintlock.model.commands import DrainTask, OperationQuery, OperationStatus
-from flintlock.model.errors import Conflict, Invalid, NotFound
+from flintlock.model.errors import Conflict, Invalid, JobFailed, NotFound
 from flintlock.model.ids import JobId, TriggerId, VertexId
 from flintlock.model.jobgraph import JobGraph, vertex_id
 from flintlock.model.jobs import JobQuery, JobSnapshot, JobSubmission, StoredJob, Submitted
@@ -92,12 +92,12 @@ async def test_what_does_not_fit_is_refused_and_the_job_goes_on() -> None:
     async with harness.leading() as dispatcher:
         runner = await streaming(harness, dispatcher)
         harness.savepoints.refuse_with = Invalid("no query takes the state of 'files-v1'")
-        graph = former_graph(harness)
-        assert isinstance(await outcome_of(dispatcher.submit_job(upgrade(graph))), Invalid)
+        former = former_graph(harness)
+        assert isinstance(await outcome_of(dispatcher.submit_job(upgrade(former))), Invalid)
         harness.savepoints.refuse_with = None
-        unknown = structs.replace(graph, config={"execution.upgrade-of": "9" * 32})
+        unknown = structs.replace(former, config={"execution.upgrade-of": "9" * 32})
         assert isinstance(await outcome_of(dispatcher.submit_job(JobSubmission(graph=unknown))), NotFound)
-        restored = upgrade(graph).graph
+        restored = upgrade(former).graph
         restored = structs.replace(restored, config={**restored.config, "execution.state-recovery.path": "/s"})
         assert isinstance(await outcome_of(dispatcher.submit_job(JobSubmission(graph=restored))), Invalid)
         await settle()
@@ -213,6 +213,54 @@ async def test_the_next_leader_goes_on_with_an_upgrade_whose_leader_died_while_t
 
         assert harness.savepoints.made == [(TriggerId(B), LOCATION)]
         assert (await snapshot(dispatcher, A)).successor == B
+
+
+def store_last(harness: DispatcherHarness, job_id: JobId) -> None:
+    """Have a job recovered after more jobs than start in one turn of the loop."""
+    last = harness.cluster.graphs.pop(job_id)
+    for number in range(60):
+        other = StoredJob(graph=graph(JobId(f"{number:032x}")), submitted_ms=1)
+        harness.cluster.graphs[other.graph.job_id] = payloads.STORED_JOB.encode(other)
+    harness.cluster.graphs[job_id] = last
+
+
+@virtual_time
+async def test_a_predecessor_that_is_recovered_long_after_its_successor_is_stopped_first() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        await stopping(harness, dispatcher)
+    store_last(harness, A)
+    harness.job_masters.made.clear()
+    async with harness.leading():
+        former = await running_of(harness, A)
+        await settle()
+        assert runner_of(harness, B) is None
+        former.finish()
+        await running_of(harness, B)
+
+        assert harness.savepoints.restored == [B]
+
+
+@virtual_time
+async def test_a_former_job_that_is_recovered_long_after_the_failed_one_is_not_submitted_again() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        (await stopping(harness, dispatcher)).finish()
+        await running_of(harness, B)
+    stored = payloads.STORED_JOB.decode(harness.cluster.graphs[B], "the job")
+    assert stored.upgrade is not None
+    again = core.former_again(stored.graph, stored.upgrade.former)
+    harness.cluster.graphs[BACK] = payloads.STORED_JOB.encode(StoredJob(graph=again, submitted_ms=1))
+    store_last(harness, BACK)
+    harness.job_masters.made.clear()
+    harness.job_masters.fail_for[B] = JobFailed("no")
+    seen = len(harness.faults.seen)
+    async with harness.leading() as dispatcher:
+        await running_of(harness, BACK)
+        await until(lambda: B not in dispatcher.jobs)
+
+        assert (await snapshot(dispatcher, B)).successor == BACK
+        assert "graphs.put:before" not in harness.faults.seen[seen:]
 
 
 @virtual_time

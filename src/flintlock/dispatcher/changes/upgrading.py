@@ -54,6 +54,11 @@ class UpgradingDispatcher(Protocol):
         """The registered jobs."""
         ...
 
+    @property
+    def recovered(self) -> asyncio.Event:
+        """Set once all jobs of earlier terms are registered: before that, one that is not there may still come."""
+        ...
+
     async def submit_job(self, message: JobSubmission) -> Submitted:
         """Persist and start a job."""
         ...
@@ -110,6 +115,7 @@ class Upgrades:
         """Stop the job whose place this one takes, with a savepoint; return when it has ended, however that was."""
         if job.upgrade is None:
             return
+        await self._dispatcher.recovered.wait()
         predecessor = job.upgrade.former.job_id
         stop = StopJob(job_id=predecessor, successor=job.graph.job_id, requested_by=job.graph.submitted_by)
         trigger = TriggerOperation(trigger_id=TriggerId(job.graph.job_id), command=stop)
@@ -125,6 +131,7 @@ class Upgrades:
         """
         if job.upgrade is None or not await self._savepoints.may_go_back(job.graph):
             return None
+        await self._dispatcher.recovered.wait()  # else the former graph could be submitted over a recovered one
         graph = core.former_again(job.graph, job.upgrade.former)
         reason = ""
         for _ in range(_TRIES):
