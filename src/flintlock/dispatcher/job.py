@@ -42,7 +42,13 @@ from flintlock.dispatcher.retention.kept_results import (
 )
 from flintlock.dispatcher.retention.retention_clock import RetentionClock
 from flintlock.dispatcher.services import BlobReferences, Savepoints, TermServices
-from flintlock.dispatcher.snapshots import failed_outcome, initial_snapshot, public_text, stored_outcome
+from flintlock.dispatcher.snapshots import (
+    canceled_outcome,
+    failed_outcome,
+    initial_snapshot,
+    public_text,
+    stored_outcome,
+)
 from flintlock.dispatcher.writes import TermWrites, continue_without_damaged, is_fatal_to_term, log_and_continue
 from flintlock.gateways.jobmaster import JobMasterRunner
 from flintlock.model import log_events
@@ -112,8 +118,11 @@ class JobServices:
 class Predecessors(Protocol):
     """What a job that takes the place of another one needs."""
 
-    async def stop_predecessor(self, job: StoredJob) -> None:
-        """Stop the job whose place this one takes, with a savepoint; return when it has ended, however that was."""
+    async def stop_predecessor(self, job: StoredJob, is_cancelled: Callable[[], bool]) -> bool:
+        """Stop the job whose place this one takes, with a savepoint; return whether it has ended, however that was.
+
+        False: this job was cancelled before. Raises Unavailable if the predecessor cannot be stopped.
+        """
         ...
 
     async def go_back(self, job: StoredJob) -> JobId | None:
@@ -148,6 +157,7 @@ class DispatchedJob:
         self._client: Final = AttachedClient()  # expected while the job has a JobMaster
         self.changes: Final = _changes(services, operations or JobOperations(job_id=job_id))
         self._recovered: Final = phase is JobPhase.INITIALIZING  # a submitted job begins as RESERVED
+        self._awaits_predecessor = False  # whether it is not begun because the job whose place it takes has not ended
         self._has_result = False  # whether its JobMaster is done
         self._quarantine_reason: str | None = None  # why its graph is quarantined when it ends
         self._results_released = False  # whether what it had kept is being removed
@@ -225,7 +235,7 @@ class DispatchedJob:
         Raises Conflict if it can no longer be cancelled, Unavailable while only its progress could tell: a job that is
         recovered may be publishing, and then its JobMaster refuses a cancel.
         """
-        if self._recovered:
+        if self._recovered and not self._awaits_predecessor:  # else it has never run
             self.initialised()
         log.info(
             log_events.JOB_CANCEL_REQUESTED,
@@ -395,7 +405,10 @@ class DispatchedJob:
         services, job = self._services, self.stored
         try:
             if not services.savepoints.is_restored(job.graph):
-                await services.upgrades.stop_predecessor(job)
+                self._awaits_predecessor = True
+                if not await services.upgrades.stop_predecessor(job, lambda: self._cancel is not None):
+                    return canceled_outcome(job, services.clock_ms())
+                self._awaits_predecessor = False
                 await services.savepoints.restore(job.graph)
             progress = await self._with_reused(progress)
             clock = services.retention_clock.now_ms
@@ -404,7 +417,8 @@ class DispatchedJob:
             if is_fatal_to_term(error):
                 raise
             log.warning(log_events.JOB_INITIALIZATION_FAILED, job_id=self.job_id, reason=repr(error))
-            if self._recovered:  # it was initialised before: its graph is needed to find out what changed
+            if self._recovered and not self._awaits_predecessor:
+                # It was initialised before: its graph is needed to find out what changed.
                 self._quarantine_reason = public_text(error)
             return failed_outcome(job, error, services.clock_ms(), core.recorded_scratch(progress))
         self._runner = runner

@@ -61,6 +61,22 @@ def failed_outcome(job: StoredJob, error: BaseException, now_ms: int, scratch: t
     return JobOutcome(snapshot=_failed(job.graph, job.submitted_ms, failure, now_ms), scratch=scratch)
 
 
+def canceled_outcome(job: StoredJob, now_ms: int) -> JobOutcome:
+    """Return the outcome of a job that was cancelled before it had a JobMaster, and has nothing to be removed."""
+    times = (JobStatus.CANCELLING, JobStatus.CANCELED)
+    return JobOutcome(
+        snapshot=JobSnapshot(
+            graph=job.graph,
+            regions=_regions(job.graph),
+            status=JobStatus.CANCELED,
+            timestamps={JobStatus.INITIALIZING: job.submitted_ms, **dict.fromkeys(times, now_ms)},
+            end_ms=now_ms,
+            last_modified_ms=now_ms,
+            executions=(),
+        )
+    )
+
+
 #: Why jobs are quarantined, unless there is another reason.
 UNREADABLE: Final = "what is stored of it cannot be read"
 

@@ -11,11 +11,11 @@ from tests.unit.dispatcher.test_savepoints import STOP, streaming
 from flintlock.dispatcher import core
 from flintlock.dispatcher.endpoint import Dispatcher
 from flintlock.ha import payloads
-from flintlock.model.commands import DrainTask, OperationQuery, OperationStatus
-from flintlock.model.errors import Conflict, Invalid, JobFailed, NotFound
+from flintlock.model.commands import CancelJob, DrainTask, OperationQuery, OperationStatus
+from flintlock.model.errors import Conflict, Invalid, JobFailed, NotFound, Unavailable
 from flintlock.model.ids import JobId, TriggerId, VertexId
 from flintlock.model.jobgraph import JobGraph, vertex_id
-from flintlock.model.jobs import JobQuery, JobSnapshot, JobSubmission, StoredJob, Submitted
+from flintlock.model.jobs import AwaitJob, JobQuery, JobSnapshot, JobSubmission, StoredJob, Submitted
 from flintlock.model.states import JobStatus
 from flintlock.testing.fakes.fake_jobmaster import FakeJobMasterRunner
 from flintlock.testing.virtual_time import virtual_time
@@ -165,6 +165,76 @@ async def test_a_job_that_ends_while_an_upgrade_is_compared_with_it_is_not_upgra
 
         assert isinstance(await upgraded, Conflict)
         assert B not in harness.cluster.graphs
+
+
+async def ended(dispatcher: Dispatcher, job_id: JobId) -> JobSnapshot:
+    return await dispatcher.await_job(AwaitJob(job_id=job_id, wait_s=60))
+
+
+@virtual_time
+async def test_a_job_whose_predecessor_cannot_be_stopped_fails_and_the_predecessor_runs_on() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await streaming(harness, dispatcher)
+        harness.savepoints.unprepared = Unavailable("the disk is full")
+        await dispatcher.submit_job(upgrade(former_graph(harness)))
+        failed = await ended(dispatcher, B)
+
+        assert failed.status is JobStatus.FAILED
+        assert failed.exceptions[-1].failure.message == f"job {A} could not be stopped: the disk is full"
+        assert (runner.queries, (await snapshot(dispatcher, A)).status) == ([], JobStatus.RUNNING)
+        await until(lambda: B not in dispatcher.jobs)
+        harness.savepoints.unprepared = None
+        await dispatcher.submit_job(other_upgrade(former_graph(harness)))
+        await until(lambda: bool(runner.queries))
+
+
+@virtual_time
+async def test_the_next_leader_fails_a_job_whose_predecessor_could_not_be_stopped() -> None:
+    """The leader died before that was durable. The job is not quarantined: it has never run."""
+    harness = DispatcherHarness()
+    harness.savepoints.unprepared = Unavailable("the disk is full")
+    async with harness.leading() as dispatcher:
+        await streaming(harness, dispatcher)
+        harness.faults.hold("results.create_dirty:before")
+        await dispatcher.submit_job(upgrade(former_graph(harness)))
+        await until(lambda: "results.create_dirty:before" in harness.faults.seen)
+    harness.faults.held.clear()
+    async with harness.leading() as dispatcher:
+        assert (await ended(dispatcher, B)).status is JobStatus.FAILED
+        assert (await snapshot(dispatcher, A)).status is JobStatus.RUNNING
+        assert not harness.cluster.quarantined
+
+
+@virtual_time
+async def test_a_job_that_is_cancelled_while_its_predecessor_stops_ends_and_never_starts() -> None:
+    """Also under the next leader."""
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        await stopping(harness, dispatcher)
+    harness.job_masters.made.clear()
+    async with harness.leading() as dispatcher:
+        former = await running_of(harness, A)
+        await dispatcher.command(CancelJob(job_id=B))
+
+        assert (await ended(dispatcher, B)).status is JobStatus.CANCELED
+        former.finish()
+        assert (await ended(dispatcher, A)).status is JobStatus.FINISHED
+        assert harness.savepoints.made == [(TriggerId(B), LOCATION)], "a stop that was acknowledged is completed"
+        assert runner_of(harness, B) is None
+
+
+@virtual_time
+async def test_a_job_that_is_cancelled_before_its_predecessor_stops_leaves_that_as_it_is() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await streaming(harness, dispatcher)
+        await dispatcher.submit_job(upgrade(former_graph(harness)))
+        await dispatcher.command(CancelJob(job_id=B))
+
+        assert (await ended(dispatcher, B)).status is JobStatus.CANCELED
+        assert not (await dispatcher.job_changes(JobQuery(job_id=A))).operations
+        assert (runner.queries, (await snapshot(dispatcher, A)).status) == ([], JobStatus.RUNNING)
 
 
 @virtual_time

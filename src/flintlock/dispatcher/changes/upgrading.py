@@ -6,7 +6,8 @@ The new job is a job of its own from the beginning, and its record says what is 
                 refused, and nothing has happened
     stored      with the id and the graph of its predecessor, and with the place of the savepoint that is to be made
     starting    the predecessor is stopped with that savepoint, an operation whose trigger id is the new job's id: every
-                leader that finds the new job not restored triggers it again, and waits for the end
+                leader that finds the new job not restored triggers it again, and waits for the end. A new job
+                that is cancelled meanwhile is CANCELED, one whose predecessor cannot be stopped FAILED
     restored    as every job that begins from a savepoint; its queries keep their ids
     failed      before it has committed a batch: the graph of its predecessor is submitted again, from the same
                 savepoint, under an id that follows from the failed one's, before that has ended durably
@@ -17,7 +18,7 @@ So each step is found in the store by the next leader, and repeating one is harm
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -30,7 +31,7 @@ from flintlock.dispatcher import core
 from flintlock.dispatcher.job import DispatchedJob
 from flintlock.dispatcher.services import Savepoints
 from flintlock.model import log_events
-from flintlock.model.commands import JobOperation, StopJob, TriggerOperation
+from flintlock.model.commands import JobOperation, OperationFailure, StopJob, TriggerOperation
 from flintlock.model.errors import Conflict, DuplicateJob, Invalid, NotFound, Refused, Unavailable
 from flintlock.model.ids import JobId, TriggerId
 from flintlock.model.jobgraph import JobGraph, JobType
@@ -111,18 +112,28 @@ class Upgrades:
                 raise Conflict(f"job {other.job_id} is taking the place of job {job_id} already")
         predecessor.changes.check_not_stopping(job_id)
 
-    async def stop_predecessor(self, job: StoredJob) -> None:
-        """Stop the job whose place this one takes, with a savepoint; return when it has ended, however that was."""
+    async def stop_predecessor(self, job: StoredJob, is_cancelled: Callable[[], bool]) -> bool:
+        """Stop the job whose place this one takes, with a savepoint; return whether it has ended, however that was.
+
+        False: this job was cancelled before. A stop that has begun is completed all the same; one that has not is not
+        begun. Raises Unavailable if the stop was refused: the predecessor runs on.
+        """
         if job.upgrade is None:
-            return
+            return True
         await self._dispatcher.recovered.wait()
         predecessor = job.upgrade.former.job_id
         stop = StopJob(job_id=predecessor, successor=job.graph.job_id, requested_by=job.graph.submitted_by)
         trigger = TriggerOperation(trigger_id=TriggerId(job.graph.job_id), command=stop)
         while (former := self._dispatcher.jobs.get(predecessor)) is not None and not former.ended:
+            if is_cancelled():
+                return False
+            failure: OperationFailure | None = None
             with suppress(Unavailable, Conflict, NotFound):  # it has no JobMaster yet, or has just ended
-                await self._dispatcher.trigger(trigger)
+                failure = (await self._dispatcher.trigger(trigger)).failure
+            if failure is not None and not former.has_result:
+                raise Unavailable(f"job {predecessor} could not be stopped: {failure.message}")
             await asyncio.sleep(_STOP_INTERVAL_S)
+        return True
 
     async def go_back(self, job: StoredJob) -> JobId | None:
         """Run the former graph again if a job has failed before its first batch; return the id of that job.
