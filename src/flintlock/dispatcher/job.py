@@ -394,7 +394,8 @@ class DispatchedJob:
             outcome = core.keeping_checkpoints(outcome)
         successor: str | None = self.changes.successor
         if outcome.snapshot.status is JobStatus.FAILED:
-            successor = await self._services.upgrades.go_back(self.stored)
+            with log_and_continue(log_events.JOB_UPGRADE_NOT_REVERTED, job_id=self.job_id):
+                successor = await self._services.upgrades.go_back(self.stored)
         if successor:
             outcome = structs.replace(outcome, snapshot=structs.replace(outcome.snapshot, successor=successor))
         await self._end(outcome)

@@ -17,7 +17,7 @@ from flintlock.config.options import (
     RESTORE_REWIND_SINKS,
     SAVEPOINTS_DIR,
 )
-from flintlock.model.errors import Conflict, Forbidden, Invalid
+from flintlock.model.errors import Conflict, Forbidden, Invalid, Unavailable
 from flintlock.model.ids import TriggerId
 from flintlock.model.jobgraph import JobGraph, JobType
 from flintlock.savepoints.checkpoints import local_path
@@ -57,7 +57,10 @@ class SavepointFiles:
                 job, checkpoints=checkpoints, parent=parent, name=name, spark=self._spark, now_ms=now_ms, unique=unique
             )
 
-        return str(await asyncio.to_thread(write))
+        try:
+            return str(await asyncio.to_thread(write))
+        except (OSError, ValueError) as error:  # a file that cannot be synced, or has not the form that Spark writes
+            raise Unavailable(f"the savepoint {parent / name} could not be made: {error}") from error
 
     async def dispose(self, path: str) -> None:
         """Remove a savepoint. See dispatcher.services.Savepoints."""
@@ -100,7 +103,8 @@ class SavepointFiles:
 
     def is_restored(self, job: JobGraph) -> bool:
         """Return whether nothing is left to restore. See dispatcher.services.Savepoints."""
-        return self._restore_of(job) is None or is_restored(self._checkpoints(job))
+        # Without a look at the path of the savepoint: a job that is restored no longer needs it.
+        return not job.config.get(RESTORE_PATH.key) or is_restored(self._checkpoints(job))
 
     async def restore(self, job: JobGraph) -> None:
         """Make the checkpoints of a job from its savepoint. See dispatcher.services.Savepoints."""

@@ -101,7 +101,7 @@ def write_savepoint(
     except OSError as error:
         shutil.rmtree(hidden, ignore_errors=True)
         raise Unavailable(f"the savepoint {place} could not be made: {error.strerror}: {error.filename}") from error
-    except FlintlockError:
+    except (FlintlockError, ValueError):  # also a file that has not the form that Spark writes
         shutil.rmtree(hidden, ignore_errors=True)
         raise
     sync_directory(parent)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from msgspec import structs
+from structlog.testing import capture_logs
 from tests.unit.dispatcher.dispatcher_harness import A, B, C, DispatcherHarness, graph, outcome_of, settle, until
 from tests.unit.dispatcher.test_savepoints import STOP, streaming
 
@@ -12,7 +14,7 @@ from flintlock.dispatcher import core
 from flintlock.dispatcher.endpoint import Dispatcher
 from flintlock.ha import payloads
 from flintlock.model.commands import CancelJob, DrainTask, OperationQuery, OperationStatus
-from flintlock.model.errors import Conflict, Invalid, JobFailed, NotFound, Unavailable
+from flintlock.model.errors import Conflict, Fenced, Forbidden, Invalid, JobFailed, NotFound, Unavailable
 from flintlock.model.ids import JobId, TriggerId, VertexId
 from flintlock.model.jobgraph import JobGraph, vertex_id
 from flintlock.model.jobs import AwaitJob, JobQuery, JobSnapshot, JobSubmission, StoredJob, Submitted
@@ -269,6 +271,43 @@ async def test_a_job_that_has_committed_a_batch_is_not_followed_by_the_former_on
 
         assert (await snapshot(dispatcher, B)).successor == ""
         assert runner_of(harness, BACK) is None
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), Forbidden("it is not below /savepoints")])
+def test_a_job_whose_way_back_cannot_be_found_out_fails_alone(error: Exception) -> None:
+    @virtual_time
+    async def scenario() -> None:
+        harness = DispatcherHarness()
+        async with harness.leading() as dispatcher:
+            (await stopping(harness, dispatcher)).finish()
+            runner = await running_of(harness, B)
+            harness.savepoints.unreadable = error
+            with capture_logs() as lines:
+                runner.fail("the state does not fit")
+                await until(lambda: B not in dispatcher.jobs)
+
+            failed = await snapshot(dispatcher, B)
+            assert (failed.status, failed.successor) == (JobStatus.FAILED, "")
+            assert [line["reason"] for line in lines if line["event"] == "job-upgrade-not-reverted"] == [repr(error)]
+
+    scenario()
+
+
+@virtual_time
+async def test_a_leader_that_is_replaced_while_it_goes_back_ends_its_term() -> None:
+    harness = DispatcherHarness()
+
+    async def term() -> None:
+        async with harness.leading() as dispatcher:
+            (await stopping(harness, dispatcher)).finish()
+            harness.savepoints.unreadable = Fenced("a newer leader goes on")
+            (await running_of(harness, B)).fail("the state does not fit")
+            await until(lambda: B not in dispatcher.jobs)
+
+    with pytest.raises(ExceptionGroup) as ended_by:
+        await term()
+    assert ended_by.group_contains(Fenced)
+    assert B in harness.cluster.graphs
 
 
 @virtual_time

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.unit.savepoints.checkpoint_samples import UID, CheckpointSample, stre
 from flintlock.model.errors import Conflict, Forbidden, Invalid, Refused, Unavailable
 from flintlock.model.ids import JobId, TriggerId
 from flintlock.model.jobgraph import JobGraph, JobType
+from flintlock.savepoints import writing
 from flintlock.savepoints.service import SavepointFiles
 
 TRIGGER = TriggerId("7" * 32)
@@ -71,6 +73,29 @@ def test_a_directory_for_savepoints_is_made_and_checked_before_a_job_is_stopped(
         asyncio.run(files.prepare(str(tmp_path / "file")))
 
 
+def test_checkpoints_that_are_not_as_spark_writes_them_are_a_savepoint_that_is_not_made(tmp_path: Path) -> None:
+    """The error concerns the operation, and not the leader that carries it out."""
+    files = service(tmp_path)
+    (tmp_path / "checkpoints" / JOB.job_id / UID / "offsets" / "1").write_bytes(b"v1\n\xff")
+    with pytest.raises(Unavailable, match=r"the savepoint .* could not be made: .*invalid start byte"):
+        asyncio.run(files.save(JOB, TRIGGER, ""))
+    assert [*(tmp_path / "savepoints").iterdir()] == []
+
+
+def test_a_savepoint_whose_directory_cannot_be_synced_is_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = service(tmp_path)
+
+    def stale(directory: Path) -> None:
+        if directory == tmp_path / "savepoints":
+            raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(writing, "sync_directory", stale)
+    with pytest.raises(Unavailable, match="Stale file handle"):
+        asyncio.run(files.save(JOB, TRIGGER, ""))
+
+
 def restoring(path: Path, **config: str) -> JobGraph:
     return structs.replace(JOB, job_id=JobId("9" * 32), config={"execution.state-recovery.path": str(path), **config})
 
@@ -87,6 +112,17 @@ def test_a_job_is_restored_from_the_savepoint_that_its_configuration_names(tmp_p
     assert files.is_restored(job)
     assert (tmp_path / "checkpoints" / job.job_id / UID / "commits" / "1").exists()
     assert files.is_restored(JOB), "a job that begins anew"
+
+
+def test_a_job_that_was_restored_needs_no_savepoint_wherever_savepoints_are_made_now(tmp_path: Path) -> None:
+    files = service(tmp_path, confined=True)
+    job = restoring(Path(asyncio.run(files.save(JOB, TRIGGER, ""))))
+    asyncio.run(files.restore(job))
+    elsewhere = SavepointFiles(
+        f"file://{tmp_path}/checkpoints", str(tmp_path / "other"), spark="4.3.0", clock_ms=lambda: 7, confined=True
+    )
+
+    assert elsewhere.is_restored(job)
 
 
 def test_a_job_that_cannot_be_restored_is_refused_with_the_reason(tmp_path: Path) -> None:

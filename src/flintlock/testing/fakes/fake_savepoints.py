@@ -20,6 +20,7 @@ class FakeSavepoints:
         self.restored: list[JobId] = []  # each job once, in the order in which they were restored
         self.disposed: list[str] = []
         self.progressed = False  # whether a job that was restored has committed a batch
+        self.unreadable: Exception | None = None  # raised instead of whether a job may go back
         self.unprepared: FlintlockError | None = None  # raised for the directory of a job that is to be stopped
         self.refuse_with: FlintlockError | None = None  # raised for a job that is to be restored
         self.proceed = asyncio.Event()  # a savepoint is complete when it is set
@@ -64,6 +65,8 @@ class FakeSavepoints:
 
     async def may_go_back(self, job: JobGraph) -> bool:
         """Return whether the savepoint is there, and no batch was committed."""
+        if self.unreadable is not None:
+            raise self.unreadable
         path = job.config.get(RESTORE_PATH.key)
         return not self.progressed and any(location == path for _, location in self.made)
 
