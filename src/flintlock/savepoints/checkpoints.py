@@ -14,11 +14,11 @@ _SINK_LOG = "_spark_metadata"
 
 
 def local_path(place: str, what: str) -> Path:
-    """Return a directory of this machine. Raises Refused for another file system, and for a relative path."""
+    """Return a directory of this machine. Raises Refused for another file system, and for what is no absolute path."""
     text = place
     if text.startswith("file:"):
         text = "/" + text.removeprefix("file:").lstrip("/")
-    if not text.startswith("/"):
+    if not text.startswith("/") or "\0" in text:  # the operating system's calls would raise ValueError
         raise Refused(
             f"{what} {place!r} is not a directory that the JobManager can reach: savepoints are made of files, on local"
             " or mounted file systems, and named by an absolute path"

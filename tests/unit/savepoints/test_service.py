@@ -47,10 +47,12 @@ def test_a_batch_job_has_no_savepoints(tmp_path: Path) -> None:
         asyncio.run(service(tmp_path).save(structs.replace(JOB, job_type=JobType.BATCH), TRIGGER, ""))
 
 
-@pytest.mark.parametrize("place", ["hdfs://nn/savepoints", "savepoints"])
+@pytest.mark.parametrize("place", ["hdfs://nn/savepoints", "savepoints", "/sav\0epoints"])
 def test_a_place_that_is_no_directory_of_this_machine_is_refused(tmp_path: Path, place: str) -> None:
     with pytest.raises(Refused, match="is not a directory that the JobManager can reach"):
         asyncio.run(service(tmp_path).save(JOB, TRIGGER, place))
+    with pytest.raises(Refused, match="is not a directory that the JobManager can reach"):
+        asyncio.run(service(tmp_path).prepare(place))
     with pytest.raises(Refused, match=r"state\.checkpoints\.dir"):
         asyncio.run(service(tmp_path, checkpoints="s3://bucket/checkpoints").save(JOB, TRIGGER, ""))
 
