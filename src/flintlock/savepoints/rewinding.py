@@ -7,6 +7,9 @@
 
 The entries are moved first, the latest first: from then on no reader of Spark sees the files, and the log ends at the
 savepoint. A plan that is there is carried out to its end by the next JobManager.
+
+Hadoop keeps the checksum of a file `x` in `.x.crc`. It is moved before its file: one that stayed would be compared with
+what the restored query writes under that name, and a file without a checksum can be read.
 """
 
 from __future__ import annotations
@@ -126,5 +129,6 @@ def _plan_of(aside: Path) -> Rewind | None:
 
 def _move(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileNotFoundError):  # it was moved before
-        source.replace(target)
+    for name in (f".{source.name}.crc", source.name):
+        with suppress(FileNotFoundError):  # it was moved before, or has no checksum
+            source.with_name(name).replace(target.with_name(name))

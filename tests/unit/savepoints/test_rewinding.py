@@ -30,6 +30,14 @@ def write(sink: Path, batches: int, *, compact: int = 10) -> None:
         whole = (batch + 1) % compact == 0
         log = sink / "_spark_metadata" / (f"{batch}.compact" if whole else str(batch))
         log.write_text(entry(sink, *(every if whole else [name])))
+        for path in (sink / name, log):
+            path.with_name(f".{path.name}.crc").write_text("checksum")
+
+
+def checksums(directory: Path) -> set[Path]:
+    """Return the files of which there is a checksum in the log or in the partition of a sink."""
+    found = [*(directory / "_spark_metadata").glob(".*.crc"), *(directory / "day=1 a").glob(".*.crc")]
+    return {path.with_name(path.name[1:].removesuffix(".crc")) for path in found}
 
 
 def files(directory: Path) -> list[str]:
@@ -48,9 +56,23 @@ def test_what_came_later_is_moved_with_its_entries(tmp_path: Path, batches: int,
     assert files(sink) == sorted(map(str, range(back + 1)))
     assert files(aside) == sorted(map(str, range(back + 1, batches)))
     assert (sink / "other.txt").exists()
-    left = {path.name: path.read_text() for path in (sink / "_spark_metadata").iterdir()}
+    left = {path.name: path.read_text() for path in (sink / "_spark_metadata").glob("[0-9]*")}
     assert len(files_up_to(left, back) or {}) == back + 1
     assert max(int(name.removesuffix(".compact")) for name in left) == back
+
+
+def test_a_checksum_of_hadoop_is_moved_with_its_file(tmp_path: Path) -> None:
+    """Else the restored query could not write its own batch 2, or not read it: the checksum is of another content."""
+    sink, aside = tmp_path / "out", tmp_path / "out" / f".flintlock-rewound-{JOB}"
+    write(sink, 10)
+    rewind_sink(sink, 1, JOB)
+
+    for place, entries, batches in (
+        (sink, ["0", "1"], [0, 1]),
+        (aside, [*map(str, range(2, 9)), "9.compact"], range(2, 10)),
+    ):
+        logged = {place / "_spark_metadata" / name for name in entries}
+        assert checksums(place) == logged | {place / "day=1 a" / f"{batch}.parquet" for batch in batches}
 
 
 def test_a_sink_that_is_not_ahead_is_left_as_it_is(tmp_path: Path) -> None:
@@ -94,6 +116,7 @@ def test_whoever_dies_in_between_is_followed_by_one_that_completes_it(tmp_path: 
         rewind_sink(sink, 1, JOB)
         assert files(sink) == ["0", "1"]
         assert files(sink / f".flintlock-rewound-{JOB}") == ["2", "3"]
+        assert all(path.exists() for path in checksums(sink)), "a checksum never outlives its file"
         if not died:
             assert number > 5
             return

@@ -16,6 +16,7 @@ from flintlock.spark.region.streaming.rescaling import (
     RescaleFailed,
     add_to_sink_log,
     is_repartition,
+    remove_from_sink_log,
 )
 
 WANTED = StateRescale(trigger_id=TriggerId("1" * 32), partitions=3)
@@ -199,3 +200,24 @@ def test_an_entry_of_the_sinks_log_that_has_all_others_has_them(tmp_path: Path) 
     assert (log / "19.compact").read_text().splitlines() == expected
     assert (log / "20").read_text() == "v1"
     assert sorted(path.name for path in log.glob(".*")) == []
+
+
+@pytest.mark.parametrize(("batch", "name"), [(3, "3"), (9, "9.compact")])
+def test_a_former_checksum_does_not_stay_beside_an_entry_of_the_sinks_log(
+    tmp_path: Path, batch: int, name: str
+) -> None:
+    """Hadoop would compare the entry with it."""
+    log = tmp_path / "_spark_metadata"
+    log.mkdir()
+    for number in range(batch):
+        (log / str(number)).write_text("v1")
+    checksum = log / f".{name}.crc"
+    checksum.write_text("of another entry")
+
+    add_to_sink_log(log, batch, 10)
+    assert (log / name).exists()
+    assert not checksum.exists()
+
+    checksum.write_text("of this entry")
+    remove_from_sink_log(log, batch)
+    assert sorted(path.name for path in log.iterdir()) == sorted(map(str, range(batch)))

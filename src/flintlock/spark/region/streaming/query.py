@@ -42,6 +42,7 @@ from flintlock.spark.region.streaming.rescaling import (
     RescaleFailed,
     add_to_sink_log,
     is_repartition,
+    remove_from_sink_log,
 )
 from flintlock.spark.runner_messages import Worked
 
@@ -232,8 +233,7 @@ class StreamingTask:
             log = _local(f"{target.rstrip('/')}/{_SINK_LOG}")
             if log is None or latest_batch(_names_in(log)) not in (batch, batch - 1):
                 return False
-            for name in (str(batch), f"{batch}.compact"):
-                (Path(log) / name).unlink(missing_ok=True)
+            remove_from_sink_log(Path(log), batch)
         failure = f"the query failed on the repartitioned state: {SparkError(error).message}"
         files.give_up(wanted, failure)
         files.revert()

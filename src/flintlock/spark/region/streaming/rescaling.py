@@ -179,7 +179,8 @@ def is_repartition(checkpoint: Path, batch: int) -> bool:
 def add_to_sink_log(log: Path, batch: int, compact_interval: int) -> None:
     """Add a batch without files to the log of a file sink that ends with the batch before it. Raises OSError.
 
-    Every so many entries Spark expects one that has all before it.
+    Every so many entries Spark expects one that has all before it. A checksum that Hadoop has of a former entry of that
+    name is removed: Spark could not read the new one.
     """
     name, content = str(batch), "v1"
     if (batch + 1) % compact_interval == 0:
@@ -187,7 +188,15 @@ def add_to_sink_log(log: Path, batch: int, compact_interval: int) -> None:
         content = "\n".join(["v1", *_entries(log, batch - 1, compact_interval)])
     new = log / f".{name}.{uuid.uuid4().hex[:12]}"
     new.write_text(content)
+    (log / f".{name}.crc").unlink(missing_ok=True)
     new.rename(log / name)
+
+
+def remove_from_sink_log(log: Path, batch: int) -> None:
+    """Remove the entry of a batch from the log of a file sink, and before it its checksum. Raises OSError."""
+    for name in (str(batch), f"{batch}.compact"):
+        (log / f".{name}.crc").unlink(missing_ok=True)
+        (log / name).unlink(missing_ok=True)
 
 
 def _entries(log: Path, last: int, compact_interval: int) -> list[str]:
