@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from flintlock.model.errors import Invalid
 from flintlock.model.streaming.checkpoints import latest_batch
-from flintlock.savepoints.writing import sync_directory
+from flintlock.savepoints.writing import sync_directory, write_durably
 
 _LOG: Final = "_spark_metadata"
 _PLAN: Final = "plan.json"
@@ -43,16 +43,22 @@ class Rewind(Struct, frozen=True, kw_only=True):
 def rewind_sink(sink: Path, batch: int, job_id: str) -> None:
     """Have a file sink end with a batch. Repeating it completes it. Raises Invalid if it cannot be done, OSError."""
     aside = sink / f".flintlock-rewound-{job_id}"
+    if aside.is_symlink():
+        raise Invalid(f"{aside} is a symbolic link: what is moved out of a sink stays in it. Remove the link")
     plan = _plan_of(aside)
     if plan is None:
         plan = planned_rewind(sink, batch)
         if not plan.entries:
             return
+        _check_names(aside, plan)
         (aside / _LOG).mkdir(parents=True, exist_ok=True)
         new = aside / f"{_PLAN}.new"
-        new.write_bytes(msgspec.json.encode(plan))
+        new.unlink(missing_ok=True)
+        write_durably(new, msgspec.json.encode(plan))
         new.replace(aside / _PLAN)
         sync_directory(aside)
+    _check_names(sink, plan)
+    _check_names(aside, plan)
     for name in plan.entries:
         _move(sink / _LOG / name, aside / _LOG / name)
     sync_directory(sink / _LOG)
@@ -75,11 +81,13 @@ def planned_rewind(sink: Path, batch: int) -> Rewind:
             " written up to there. Choose another path"
         )
     later = [name for name in entries if (_number(name) or 0) > batch]
-    return Rewind(
+    plan = Rewind(
         batch=batch,
         entries=tuple(sorted(later, key=lambda name: -(_number(name) or 0))),
         files=tuple(_relative(sink, path) for path in written if path not in kept),
     )
+    _check_names(sink, plan)
+    return plan
 
 
 def files_up_to(entries: Mapping[str, str], batch: int) -> dict[str, None] | None:
@@ -113,6 +121,19 @@ def _relative(sink: Path, url: str) -> str:
         return str(path.relative_to(sink))
     except ValueError:
         raise Invalid(f"the log of {sink} names {url}, which is not in it: it was moved. Choose another path") from None
+
+
+def _check_names(directory: Path, plan: Rewind) -> None:
+    """Raise Invalid if a name of a plan leads out of a directory: by `..`, or by a symbolic link above the file."""
+    root = directory.resolve()
+    names = [Path(_LOG, name) for name in plan.entries] + [Path(name) for name in plan.files]
+    wrong = next((name for name in names if name.is_absolute() or not name.parts or ".." in name.parts), None)
+    if wrong is None:
+        parents = {name.parent: name for name in names}
+        outside = (name for parent, name in parents.items() if not (directory / parent).resolve().is_relative_to(root))
+        wrong = next(outside, None)
+    if wrong is not None:
+        raise Invalid(f"{wrong} leads out of {directory}: only files in a sink are moved. Choose another path")
 
 
 def _number(name: str) -> int | None:

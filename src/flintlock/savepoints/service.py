@@ -77,6 +77,7 @@ class SavepointFiles:
         if restore is not None:
             if job.job_type is not JobType.STREAMING:
                 raise Invalid(f"{RESTORE_PATH.key} is set, but only a streaming job begins from a savepoint")
+            self._check_rewind(job)
             self._checkpoints(job)
             await asyncio.to_thread(check_restore, job, restore, self._spark)
 
@@ -86,6 +87,7 @@ class SavepointFiles:
 
     async def check_upgrade(self, former: JobGraph, job: JobGraph) -> None:
         """Check that a job can go on from where another one is. See dispatcher.services.Savepoints."""
+        self._check_rewind(job)
         made = Path(await self.save(former, TriggerId(uuid.uuid4().hex), ""))
         try:
             restore = Restore(path=made, allow_unclaimed=Configuration(job.config).get(RESTORE_IGNORE_UNCLAIMED))
@@ -109,7 +111,8 @@ class SavepointFiles:
     async def restore(self, job: JobGraph) -> None:
         """Make the checkpoints of a job from its savepoint. See dispatcher.services.Savepoints."""
         restore, checkpoints, new_id = self._restore_of(job), self._checkpoints(job), str(uuid.uuid4())
-        if restore is not None:
+        if restore is not None and not is_restored(checkpoints):
+            self._check_rewind(job)
             found = restore  # for the type checker: it is not None in the thread either
             await asyncio.to_thread(lambda: restore_job(job, found, checkpoints=checkpoints, new_id=new_id))
 
@@ -125,6 +128,14 @@ class SavepointFiles:
             claim=configuration.get(RESTORE_CLAIM_MODE) == "CLAIM",
             rewind_sinks=configuration.get(RESTORE_REWIND_SINKS),
         )
+
+    def _check_rewind(self, job: JobGraph) -> None:
+        """Raise Forbidden if this process would move files in a directory that user code may change meanwhile."""
+        if self._confined and Configuration(job.config).get(RESTORE_REWIND_SINKS):
+            raise Forbidden(
+                f"{RESTORE_REWIND_SINKS.key} is set: where jobs run as another user, the JobManager moves no files in"
+                " their sinks. Choose another path for each sink that is ahead of the savepoint"
+            )
 
     def _checkpoints(self, job: JobGraph) -> Path:
         return local_path(self._checkpoints_dir, CHECKPOINTS_DIR.key) / job.job_id

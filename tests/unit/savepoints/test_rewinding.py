@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.unit.savepoints.interruptions import Died, dying_at
 
 from flintlock.model.errors import Invalid
-from flintlock.savepoints.rewinding import files_up_to, planned_rewind, rewind_sink
+from flintlock.savepoints.rewinding import Rewind, files_up_to, planned_rewind, rewind_sink
 
 JOB = "a" * 32
 
@@ -101,6 +102,87 @@ def test_a_file_outside_of_the_sink_is_never_moved(tmp_path: Path) -> None:
 
     with pytest.raises(Invalid, match="which is not in it"):
         rewind_sink(sink, 0, JOB)
+
+
+@pytest.mark.parametrize("name", ["../elsewhere/1.parquet", "day=1 a/../../elsewhere/1.parquet", "."])
+def test_a_name_that_leads_out_of_the_sink_is_refused(tmp_path: Path, name: str) -> None:
+    """A path below the sink by its text only."""
+    sink = tmp_path / "out"
+    write(sink, 2)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "1.parquet").touch()
+    line = json.dumps({"path": f"file://{sink}/{name}", "action": "add"})
+    (sink / "_spark_metadata" / "1").write_text(f"v1\n{line}")
+
+    with pytest.raises(Invalid, match="leads out of"):
+        planned_rewind(sink, 0)
+    with pytest.raises(Invalid, match="leads out of"):
+        rewind_sink(sink, 0, JOB)
+    assert (tmp_path / "elsewhere" / "1.parquet").exists()
+    assert (sink / "_spark_metadata" / "1").exists()
+
+
+@pytest.mark.parametrize("linked", ["day=1 a", "_spark_metadata"])
+def test_a_directory_of_the_sink_that_is_a_link_to_another_place_is_refused(tmp_path: Path, linked: str) -> None:
+    sink = tmp_path / "out"
+    write(sink, 2)
+    (sink / linked).rename(tmp_path / "elsewhere")
+    (sink / linked).symlink_to(tmp_path / "elsewhere")
+    before = sorted((tmp_path / "elsewhere").iterdir())
+
+    with pytest.raises(Invalid, match="leads out of"):
+        rewind_sink(sink, 0, JOB)
+    assert sorted((tmp_path / "elsewhere").iterdir()) == before
+
+
+@pytest.mark.parametrize("linked", ["", "day=1 a", "_spark_metadata"])
+def test_nothing_is_moved_through_a_link(tmp_path: Path, linked: str) -> None:
+    """The directory for what is moved, or one in it, may be there before."""
+    sink, aside = tmp_path / "out", tmp_path / "out" / f".flintlock-rewound-{JOB}"
+    write(sink, 2)
+    (tmp_path / "elsewhere").mkdir()
+    (aside / linked).parent.mkdir(exist_ok=True)
+    (aside / linked).symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(Invalid, match=r"is a symbolic link|leads out of"):
+        rewind_sink(sink, 0, JOB)
+    assert [*(tmp_path / "elsewhere").iterdir()] == []
+    assert files(sink) == ["0", "1"]
+
+
+def test_a_plan_is_written_through_no_link(tmp_path: Path) -> None:
+    sink, aside = tmp_path / "out", tmp_path / "out" / f".flintlock-rewound-{JOB}"
+    write(sink, 2)
+    aside.mkdir()
+    (aside / "plan.json.new").symlink_to(tmp_path / "elsewhere")
+
+    rewind_sink(sink, 0, JOB)
+    assert not (tmp_path / "elsewhere").exists()
+    assert files(sink) == ["0"]
+
+
+def test_a_plan_that_names_a_file_outside_of_the_sink_is_not_carried_out(tmp_path: Path) -> None:
+    """It is in the sink, where others than the JobManager write."""
+    sink, aside = tmp_path / "out", tmp_path / "out" / f".flintlock-rewound-{JOB}"
+    write(sink, 2)
+    aside.mkdir()
+    (tmp_path / "precious").touch()
+    for entries, names in (((), ("../precious",)), ((), (str(tmp_path / "precious"),)), (("../../precious",), ())):
+        (aside / "plan.json").write_bytes(msgspec.json.encode(Rewind(batch=0, entries=entries, files=names)))
+        with pytest.raises(Invalid, match="leads out of"):
+            rewind_sink(sink, 0, JOB)
+    assert (tmp_path / "precious").exists()
+
+
+def test_a_sink_that_is_reached_by_a_link_is_taken_back(tmp_path: Path) -> None:
+    write(tmp_path / "out", 1)
+    (tmp_path / "link").symlink_to(tmp_path / "out")
+    sink = tmp_path / "link"
+    (sink / "_spark_metadata" / "1").write_text(entry(sink, "day=1 a/1.parquet"))
+    (sink / "day=1 a" / "1.parquet").touch()
+
+    rewind_sink(sink, 0, JOB)
+    assert files(sink) == ["0"]
 
 
 def test_whoever_dies_in_between_is_followed_by_one_that_completes_it(tmp_path: Path) -> None:

@@ -139,6 +139,23 @@ def test_a_job_that_cannot_be_restored_is_refused_with_the_reason(tmp_path: Path
         asyncio.run(files.check_restore(restoring(Path("relative"))))
 
 
+def test_where_jobs_run_as_another_user_no_sink_is_taken_back(tmp_path: Path) -> None:
+    """Their code could exchange a directory of the sink for a link while the JobManager moves files."""
+    files = service(tmp_path, confined=True)
+    location = Path(asyncio.run(files.save(JOB, TRIGGER, "")))
+    job = restoring(location, **{"execution.state-recovery.rewind-sinks": "true"})
+    for refused in (files.check_restore, files.restore):
+        with pytest.raises(Forbidden, match="moves no files in their sinks"):
+            asyncio.run(refused(job))
+    with pytest.raises(Forbidden, match="moves no files in their sinks"):
+        asyncio.run(files.check_upgrade(JOB, job))
+    assert not files.is_restored(job)
+
+    asyncio.run(service(tmp_path).restore(job))
+    asyncio.run(files.restore(job))
+    assert files.is_restored(job), "one that was restored before goes on"
+
+
 SUCCESSOR = structs.replace(
     JOB,
     job_id=JobId("e" * 32),
