@@ -11,6 +11,7 @@ import pytest
 
 from flintlock.model.ids import TriggerId
 from flintlock.model.streaming.checkpoints import StateRescale
+from flintlock.spark.region.streaming import rescaling
 from flintlock.spark.region.streaming.rescaling import (
     RescaledCheckpoint,
     RescaleFailed,
@@ -151,6 +152,23 @@ def test_after_a_death_at_any_rename_the_next_attempt_has_one_whole_checkpoint(
     assert files.partitions == (3 if decided else 4)
     assert (place / "commits" / "5").exists() == decided
     assert files.may_revert == decided
+
+
+def test_a_rescale_that_is_decided_is_completed_and_not_given_up(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the query would go on with the former checkpoint, and a later attempt would put an older one in its place."""
+
+    def fail(directory: Path) -> None:
+        raise OSError(f"{directory} cannot be synced")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="cannot be synced"):
+        patch.setattr(rescaling, "sync_directory", fail)
+        RescaledCheckpoint(place).rescale(WANTED, repartition)
+
+    files = RescaledCheckpoint(place)
+    assert files.given_up(WANTED) == ""
+    files.recover()
+    assert files.partitions == 3
+    assert hidden(place) == [".files-v1.replaced", ".files-v1.rescale.json"]
 
 
 @pytest.mark.parametrize("number", [1, 2])

@@ -99,7 +99,8 @@ class RescaledCheckpoint:
     def rescale(self, wanted: StateRescale, repartition: Callable[[str, int], None]) -> None:
         """Repartition a copy and put it in the place of the checkpoint, whose last batch is committed.
 
-        Raises RescaleFailed: the checkpoint is as it was.
+        Raises RescaleFailed: the checkpoint is as it was. From the rename on this is decided: an OSError then ends the
+        attempt, and the next one completes it.
         """
         tried = self._tried(wanted)
         self._note(_Tried(trigger_id=wanted.trigger_id, tries=tried.tries + 1))
@@ -109,12 +110,12 @@ class RescaledCheckpoint:
             repartition(str(copy), wanted.partitions)
             self._check(copy, wanted.partitions)
             sync_directories(copy)
-            copy.rename(self._done)
-            sync_directory(self._place.parent)
         except (RescaleFailed, OSError) as error:
             shutil.rmtree(copy, ignore_errors=True)
             self.give_up(wanted, str(error))
             raise RescaleFailed(str(error)) from error
+        copy.rename(self._done)
+        sync_directory(self._place.parent)
         self._exchange()
 
     def revert(self) -> None:
