@@ -66,6 +66,7 @@ class FakeQuery:
         self._observed = 0
         self.progress: list[FakeProgress] = []
         self.stopped = False
+        self.failure: Exception | None = None
 
     def awaitTermination(self, timeout: float) -> bool:  # noqa: N802 - PySpark's name
         assert timeout > 0
@@ -83,8 +84,8 @@ class FakeQuery:
     def recentProgress(self) -> list[FakeProgress]:  # noqa: N802 - PySpark's name
         return self.progress
 
-    def exception(self) -> None:
-        return None
+    def exception(self) -> Exception | None:
+        return self.failure
 
     def stop(self) -> None:
         self.stopped = True
@@ -337,6 +338,37 @@ def test_a_batch_that_fails_while_its_query_is_drained_fails_the_task(tmp_path: 
 
     with pytest.raises(ValueError, match="no"):
         streaming(FakeSpark(FakeQuery(False), failing), checkpoint_dir=str(tmp_path / JOB), drain=lambda: True).run()
+
+
+@pytest.mark.parametrize("raised", [True, False])
+def test_a_batch_that_the_stop_of_a_drained_query_has_interrupted_is_completed(tmp_path: Path, raised: bool) -> None:
+    """A function for batches may fail when Spark interrupts it: the stop surfaces as a failure of the query."""
+    (tmp_path / JOB / "files-v1" / "offsets").mkdir(parents=True)
+    (tmp_path / JOB / "files-v1" / "offsets" / "0").touch()
+    interrupted = StreamingQueryException("java.lang.InterruptedException")
+    first, last = FakeQuery(interrupted if raised else True), FakeQuery(True)
+    first.failure = None if raised else interrupted
+    spark = FakeSpark(first, last)
+
+    sink = Sink(format="parquet", path=str(tmp_path / "out"))
+    streaming(spark, sink=sink, checkpoint_dir=str(tmp_path / JOB), drain=lambda: True).run()
+    assert "trigger(once=True)" in spark.calls
+    assert spark.queries == []
+
+    failing = FakeSpark(FakeQuery(interrupted), FakeQuery(ValueError("no")))
+    with pytest.raises(ValueError, match="no"):
+        streaming(failing, sink=sink, checkpoint_dir=str(tmp_path / JOB), drain=lambda: True).run()
+    assert failing.queries == []
+
+
+def test_a_drained_query_whose_predecessor_is_alive_waits_for_it(tmp_path: Path) -> None:
+    """The batch of the predecessor is not completed yet: what is saved would lack it."""
+    activities: list[str] = []
+    spark = FakeSpark(FakeQuery(concurrent()), FakeQuery(False))
+    streaming(spark, checkpoint_dir=str(tmp_path / JOB), activity=activities.append, drain=lambda: True).run()
+
+    assert activities.count("waiting for the end of another query of files-v1") == 1
+    assert spark.queries == []
 
 
 def test_a_query_that_ends_without_our_stop_is_a_failure() -> None:

@@ -144,7 +144,7 @@ class StreamingTask:
             try:
                 self._run_query()
             except Exception as error:
-                if not any(text in SparkError(error).message for text in CONCURRENT):
+                if not _is_concurrent(error):
                     if self._reverted(error):
                         continue
                     raise
@@ -254,22 +254,28 @@ class StreamingTask:
         )
         self._report(self._progress)
         self._activity(f"streaming into {self._vertex.name}")
+        drained = False
         try:
-            while not query.awaitTermination(POLL_S):
+            while not drained and not query.awaitTermination(POLL_S):
                 self._observe(query)
-                if self._drain():
-                    self._complete_batch(query)
-                    return
+                drained = self._drain()
+            if not drained and (error := query.exception()) is not None:
+                raise error
         except Interrupted:
             self._activity(f"stopping {self._vertex.name}")
             with suppress(Exception):  # the TaskManager releases the session, which stops it, too
                 query.stop()
             raise
+        except Exception as error:
+            # A batch that the stop has interrupted may fail; if it fails by itself, it does so again when completed.
+            drained = not _is_concurrent(error) and self._drain()
+            if not drained:
+                raise
         finally:
             self._running = None
-        error = query.exception()
-        if error is not None:
-            raise error
+        if drained:
+            self._complete_batch(query)
+            return
         self._observe(query)
         if self._drain():
             self._complete_batch(query)
@@ -371,6 +377,11 @@ class StreamingTask:
             " earlier attempt left, or one outside of this cluster",
             self._vertex.name,
         )
+
+
+def _is_concurrent(error: Exception) -> bool:
+    """Return whether an error says that another query uses the checkpoint."""
+    return any(text in SparkError(error).message for text in CONCURRENT)
 
 
 def _started(writer: Any, sink: Sink) -> object:
