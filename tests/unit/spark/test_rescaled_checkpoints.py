@@ -155,14 +155,15 @@ def test_after_a_death_at_any_rename_the_next_attempt_has_one_whole_checkpoint(
 
 
 def test_a_rescale_that_is_decided_is_completed_and_not_given_up(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the query would go on with the former checkpoint, and a later attempt would put an older one in its place."""
+    """Else the query would go on with the former checkpoint, and a later attempt would go back to the copy."""
 
     def fail(directory: Path) -> None:
         raise OSError(f"{directory} cannot be synced")
 
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="cannot be synced"):
+    with monkeypatch.context() as patch:
         patch.setattr(rescaling, "sync_directory", fail)
-        RescaledCheckpoint(place).rescale(WANTED, repartition)
+        with pytest.raises(OSError, match="cannot be synced"):
+            RescaledCheckpoint(place).rescale(WANTED, repartition)
 
     files = RescaledCheckpoint(place)
     assert files.given_up(WANTED) == ""

@@ -604,8 +604,8 @@ def test_a_rescaled_query_has_the_additional_batch_in_the_log_of_its_sink(tmp_pa
     reported: list[QueryProgress] = []
     rescaling(tmp_path, FakeSpark(FakeQuery(True)), reported.append).run()
 
-    assert reported[0].rescaled == StateRescaled(trigger_id=WANTED.trigger_id, partitions=3)
-    assert reported[0].restored == 5
+    assert reported[-1].rescaled == StateRescaled(trigger_id=WANTED.trigger_id, partitions=3)
+    assert reported[-1].restored == 5
     assert sink_log(tmp_path) == ["0", "1", "2", "3", "4", "5"]
 
 
@@ -619,7 +619,21 @@ def test_a_query_that_fails_on_its_new_state_goes_on_with_the_former_one(tmp_pat
     assert outcome is not None
     assert (outcome.partitions, "no such state" in outcome.failure) == (2, True)
     assert reported[-1].restored == 4
+    assert {progress.rescaled for progress in reported} == {None, outcome}, "it never seems to have succeeded"
     assert sink_log(tmp_path) == ["0", "1", "2", "3", "4"]
+
+
+def test_a_rescale_is_reported_when_the_query_runs_on_its_new_state(tmp_path: Path) -> None:
+    """Also if it has no rows for a batch, and before its first batch is: the operation waits for it."""
+    reported: list[QueryProgress] = []
+    query = FakeQuery(False, False, True)
+    query.progress = [FakeProgress(5, idle=True), FakeProgress(6)]
+    rescaling(tmp_path, FakeSpark(query), reported.append).run()
+
+    outcome = StateRescaled(trigger_id=WANTED.trigger_id, partitions=3)
+    assert [(progress.rescaled, len(progress.batches)) for progress in reported] == [
+        (None, 0), (outcome, 0), (outcome, 1),
+    ]  # fmt: skip
 
 
 def test_a_query_that_may_still_run_keeps_its_new_state(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import structs
+
 from flintlock.model.ids import StepName
 from flintlock.model.operations import ForeachBatch, Guarantee, Sink
 from flintlock.model.regions import region_outputs
@@ -250,13 +252,14 @@ class StreamingTask:
             checkpoint=self.checkpoint,
             restored=restored,
             started_ms=int(time.time() * 1000),
-            rescaled=self._rescaled,
+            rescaled=self._rescaled if self._rescaled is not None and self._rescaled.failure else None,
         )
         self._report(self._progress)
         self._activity(f"streaming into {self._vertex.name}")
         drained = False
         try:
             while not drained and not query.awaitTermination(POLL_S):
+                self._report_rescaled()
                 self._observe(query)
                 drained = self._drain()
             if not drained and (error := query.exception()) is not None:
@@ -276,6 +279,7 @@ class StreamingTask:
         if drained:
             self._complete_batch(query)
             return
+        self._report_rescaled()
         self._observe(query)
         if self._drain():
             self._complete_batch(query)
@@ -285,6 +289,12 @@ class StreamingTask:
                 "the query ended without an exception, and was not stopped by its job",
                 self._vertex.name,
             )
+
+    def _report_rescaled(self) -> None:
+        """Report that the query was rescaled, once it runs: one that fails before may get its former state back."""
+        if self._progress is not None and self._progress.rescaled != self._rescaled:
+            self._progress = structs.replace(self._progress, rescaled=self._rescaled)
+            self._report(self._progress)
 
     def _complete_batch(self, query: Any) -> None:
         """Stop the query, and complete the batch that was planned and not committed: nothing is begun after it.
