@@ -13,6 +13,7 @@ from flintlock.model.ids import TriggerId
 from flintlock.model.streaming.checkpoints import StateRescale
 from flintlock.spark.region.streaming import rescaling
 from flintlock.spark.region.streaming.rescaling import (
+    CheckpointInUse,
     RescaledCheckpoint,
     RescaleFailed,
     add_to_sink_log,
@@ -98,6 +99,33 @@ def test_a_copy_that_is_not_what_was_wanted_is_not_taken(place: Path) -> None:
         files.rescale(WANTED, lambda checkpoint, _: repartition(checkpoint, 2))
 
     assert files.partitions == 4
+
+
+@pytest.mark.parametrize("committed", [False, True])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_checkpoint_in_which_another_query_goes_on_is_not_replaced(place: Path, committed: bool, fails: bool) -> None:
+    """The copy would lack the batch. That says nothing about the rescale, which is tried again."""
+
+    def overtaken(checkpoint: str, partitions: int) -> None:
+        repartition(checkpoint, partitions)
+        commit_batch(place, 5, 4, offset=60)
+        if not committed:
+            (place / "commits" / "5").unlink()
+        if fails:
+            raise OSError("a file was removed meanwhile")
+
+    files = RescaledCheckpoint(place)
+    for _ in range(3):
+        with pytest.raises(CheckpointInUse, match="another query has gone on from batch 4"):
+            files.rescale(WANTED, overtaken)
+        assert files.given_up(WANTED) == ""
+        assert files.partitions == 4
+        assert hidden(place) == [".files-v1.rescale.json"]
+        for log in ("offsets", "commits"):
+            (place / log / "5").unlink(missing_ok=True)
+
+    files.rescale(WANTED, repartition)
+    assert files.partitions == 3
 
 
 def test_attempts_that_die_while_they_repartition_are_not_followed_for_ever(place: Path) -> None:

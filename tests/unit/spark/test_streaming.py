@@ -67,11 +67,13 @@ class FakeQuery:
         self.progress: list[FakeProgress] = []
         self.stopped = False
         self.failure: Exception | None = None
+        self.ended: Callable[[], None] = lambda: None  # called when an outcome is raised
 
     def awaitTermination(self, timeout: float) -> bool:  # noqa: N802 - PySpark's name
         assert timeout > 0
         outcome = self._outcomes.pop(0)
         if isinstance(outcome, BaseException):
+            self.ended()
             raise outcome
         return outcome
 
@@ -185,6 +187,7 @@ def streaming(  # noqa: PLR0917 - each with a default
     checkpoint_dir: str = f"/checkpoints/{JOB}",
     drain: Callable[[], bool] = lambda: False,
     rescale: StateRescale | None = None,
+    repartition: Callable[[str, int], None] = repartition,
 ) -> StreamingTask:
     task, backend, clock = task_of(sink, query), FakeBackend(spark), Clock()
     task = structs.replace(task, checkpoint_dir=checkpoint_dir, rescale=rescale)
@@ -577,8 +580,13 @@ def test_an_attempt_reports_the_batch_that_it_continues_after(tmp_path: Path) ->
 WANTED = StateRescale(trigger_id=TriggerId("1" * 32), partitions=3)
 
 
-def rescaling(
-    root: Path, spark: FakeSpark, report: Callable[[QueryProgress], None], sink_log: int = 4
+def rescaling(  # noqa: PLR0917 - each with a default
+    root: Path,
+    spark: FakeSpark,
+    report: Callable[[QueryProgress], None],
+    sink_log: int = 4,
+    repartition: Callable[[str, int], None] = repartition,
+    activity: Callable[[str], None] = lambda _: None,
 ) -> StreamingTask:
     """Return a task whose query has committed batch 4 with two partitions, and is to have three."""
     checkpoint, log = root / JOB / "files-v1", root / "out" / "_spark_metadata"
@@ -592,6 +600,7 @@ def rescaling(
     sink = Sink(format="parquet", path=str(root / "out"))
     return streaming(
         spark, sink=sink, checkpoint_dir=str(root / JOB), report=report, rescale=WANTED,
+        repartition=repartition, activity=activity,
         query=StreamQuery(uid="files-v1", trigger=Trigger(kind=TriggerKind.AVAILABLE_NOW)),
     )  # fmt: skip
 
@@ -634,6 +643,42 @@ def test_a_rescale_is_reported_when_the_query_runs_on_its_new_state(tmp_path: Pa
     assert [(progress.rescaled, len(progress.batches)) for progress in reported] == [
         (None, 0), (outcome, 0), (outcome, 1),
     ]  # fmt: skip
+
+
+def test_a_rescale_waits_for_the_end_of_the_predecessor(tmp_path: Path) -> None:
+    """One that is alive while its last batch is completed, or goes on while the state is repartitioned."""
+    reported: list[QueryProgress] = []
+    pending = FakeQuery(concurrent())
+    task = rescaling(tmp_path, FakeSpark(pending, FakeQuery(True)), reported.append)
+    checkpoint = tmp_path / JOB / "files-v1"
+    (checkpoint / "commits" / "4").unlink()
+    pending.ended = (checkpoint / "commits" / "4").touch
+
+    task.run()
+    assert reported[-1].rescaled == StateRescaled(trigger_id=WANTED.trigger_id, partitions=3)
+    assert reported[-1].restored == 5
+
+
+def test_a_rescale_that_is_overtaken_by_the_predecessor_is_repeated(tmp_path: Path) -> None:
+    reported: list[QueryProgress] = []
+    activities: list[str] = []
+    checkpoint = tmp_path / JOB / "files-v1"
+    tries: list[int] = []
+
+    def overtaken(copy: str, partitions: int) -> None:
+        tries.append(latest_batch(path.name for path in (Path(copy) / "offsets").iterdir()) or 0)
+        commit_batch(Path(copy), tries[-1] + 1, partitions, offset=10 * tries[-1] + 10)
+        if len(tries) == 1:
+            commit_batch(checkpoint, 5, 2, offset=60)
+            (tmp_path / "out" / "_spark_metadata" / "5").write_text("v1")
+
+    spark = FakeSpark(FakeQuery(True))
+    rescaling(tmp_path, spark, reported.append, repartition=overtaken, activity=activities.append).run()
+
+    assert tries == [4, 5]
+    assert activities.count("waiting for the end of another query of files-v1") == 1
+    assert reported[-1].rescaled == StateRescaled(trigger_id=WANTED.trigger_id, partitions=3)
+    assert sink_log(tmp_path) == ["0", "1", "2", "3", "4", "5", "6"]
 
 
 def test_a_query_that_may_still_run_keeps_its_new_state(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ from flintlock.spark.region.programs.lasting_tables import LastingTables
 from flintlock.spark.region.streaming.query_figures import with_progress
 from flintlock.spark.region.streaming.query_progress import figures_of, with_batch
 from flintlock.spark.region.streaming.rescaling import (
+    CheckpointInUse,
     RescaledCheckpoint,
     RescaleFailed,
     add_to_sink_log,
@@ -138,12 +139,12 @@ class StreamingTask:
         if self._files is not None:
             self._files.recover()
         self._check_sink()
-        if self._task.rescale is not None:
-            self._rescaled = self._rescale(self._task.rescale)
-            self._check_sink()
         give_up_s = self._now_s() + PREDECESSOR_S
         while True:
             try:
+                if self._task.rescale is not None and self._rescaled is None:
+                    self._rescaled = self._rescale(self._task.rescale)
+                    self._check_sink()
                 self._run_query()
             except Exception as error:
                 if not _is_concurrent(error):
@@ -199,7 +200,8 @@ class StreamingTask:
     def _rescale(self, wanted: StateRescale) -> StateRescaled:
         """Give the state of the query the partitions that are wanted; return what came of it.
 
-        A query without state only had to be restarted. Raises Interrupted, or what the query's pending batch raises.
+        A query without state only had to be restarted. Raises Interrupted, CheckpointInUse, or what the query's pending
+        batch raises.
         """
         files, failure = self._files, ""
         if files is None:
@@ -391,7 +393,7 @@ class StreamingTask:
 
 def _is_concurrent(error: Exception) -> bool:
     """Return whether an error says that another query uses the checkpoint."""
-    return any(text in SparkError(error).message for text in CONCURRENT)
+    return isinstance(error, CheckpointInUse) or any(text in SparkError(error).message for text in CONCURRENT)
 
 
 def _started(writer: Any, sink: Sink) -> object:

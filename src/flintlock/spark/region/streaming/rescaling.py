@@ -6,10 +6,11 @@
     .<uid>.replaced/           the former checkpoint, until the query has committed a batch of its own
     .<uid>.rescale.json        which rescale was tried how often, and why it was given up
 
-Only the attempt that is about to start the query touches these, and its predecessor has ended. So whatever an attempt
-leaves when it dies, the next one completes or removes (`recover`): before the first rename nothing has happened, after
-it the exchange of the two directories is completed. A query that fails on the new state before it has planned a batch
-gets its former checkpoint back (`revert`).
+Only the attempt that is about to start the query touches these, and its predecessor has ended. If the checkpoint has
+another batch just before the first rename, the predecessor has not: the copy is removed, and the attempt waits. So
+whatever an attempt leaves when it dies, the next one completes or removes (`recover`): before the first rename nothing
+has happened, after it the exchange of the two directories is completed. A query that fails on the new state before it
+has planned a batch gets its former checkpoint back (`revert`).
 
 The batch that Spark adds reads and writes nothing. A file sink has to have it in its log all the same: Spark fails
 where an entry is missing. The entry is added after the exchange only: before it, the former checkpoint would have that
@@ -39,6 +40,10 @@ _TRIES: Final = 2
 
 class RescaleFailed(Exception):
     """A state could not be repartitioned; the query goes on as it was."""
+
+
+class CheckpointInUse(Exception):
+    """Another query has planned or committed a batch in the checkpoint meanwhile; nothing was changed."""
 
 
 class _Tried(Struct, frozen=True, kw_only=True):
@@ -99,21 +104,28 @@ class RescaledCheckpoint:
     def rescale(self, wanted: StateRescale, repartition: Callable[[str, int], None]) -> None:
         """Repartition a copy and put it in the place of the checkpoint, whose last batch is committed.
 
-        Raises RescaleFailed: the checkpoint is as it was. From the rename on this is decided: an OSError then ends the
-        attempt, and the next one completes it.
+        Raises RescaleFailed: the checkpoint is as it was. Raises CheckpointInUse: so it is, and this does not count as
+        a try. From the rename on this is decided: an OSError then ends the attempt, and the next one completes it.
         """
         tried = self._tried(wanted)
         self._note(_Tried(trigger_id=wanted.trigger_id, tries=tried.tries + 1))
         copy = self._place.with_name(f".{self._place.name}.rescaling-{uuid.uuid4().hex[:12]}")
+        batch, failure = committed_batch(self._place), None
         try:
-            self._copy(copy)
+            self._copy(copy, batch)
             repartition(str(copy), wanted.partitions)
             self._check(copy, wanted.partitions)
             sync_directories(copy)
         except (RescaleFailed, OSError) as error:
+            failure = error
+        if not self._ends_with(batch):
             shutil.rmtree(copy, ignore_errors=True)
-            self.give_up(wanted, str(error))
-            raise RescaleFailed(str(error)) from error
+            self._note(tried)
+            raise CheckpointInUse(f"another query has gone on from batch {batch} in {self._place}") from failure
+        if failure is not None:
+            shutil.rmtree(copy, ignore_errors=True)
+            self.give_up(wanted, str(failure))
+            raise RescaleFailed(str(failure)) from failure
         copy.rename(self._done)
         sync_directory(self._place.parent)
         self._exchange()
@@ -137,12 +149,16 @@ class RescaledCheckpoint:
         self._done.rename(self._place)
         sync_directory(self._place.parent)
 
-    def _copy(self, copy: Path) -> None:
-        batch = committed_batch(self._place)
+    def _copy(self, copy: Path, batch: int | None) -> None:
         if batch is None:
             raise RescaleFailed("the query has committed no batch")
         for name in files_of_batch(files_below(self._place), batch):
             link_or_copy(self._place / name, copy / name)
+
+    def _ends_with(self, batch: int | None) -> bool:
+        """Return whether a batch is the last one that was planned and committed in the checkpoint."""
+        logs = (self._place / "offsets", self._place / "commits")
+        return all(latest_batch(path.name for path in log.glob("*")) == batch for log in logs)
 
     def _check(self, copy: Path, partitions: int) -> None:
         """Compare the copy with what was wanted, and remove the partitions that it no longer has."""
