@@ -133,7 +133,7 @@ def test_the_batches_of_a_streaming_job_are_shown_and_it_is_saved_and_stopped_in
         const stopped = await outcome.innerText();
         await page.getByRole("button", {{name: "Run again"}}).waitFor();
         const table = page.getByRole("region", {{name: "Savepoints"}}).filter({{hasText: stopped}});
-        await table.getByText(saved, {{exact: true}}).waitFor();  // those of the cluster: both, not only the latest of this page
+        await table.getByText(saved, {{exact: true}}).waitFor();  // both: they are the cluster's
         await page.reload();
         await table.getByText(saved, {{exact: true}}).waitFor();
         return {{shown, saving, stopping, saved, stopped, problems}};
