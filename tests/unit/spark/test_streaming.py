@@ -110,6 +110,7 @@ class FakeSpark:
 
     def __init__(self, *queries: FakeQuery) -> None:
         self.calls: list[str] = []
+        self.functions: list[Any] = []  # for batches
         self.queries = list(queries)
 
     def __getattr__(self, name: str) -> Any:
@@ -119,6 +120,8 @@ class FakeSpark:
 
         def record(*args: Any, **kwargs: Any) -> Any:
             self.calls.append(f"{name}({', '.join([*map(str, args), *(f'{k}={v}' for k, v in kwargs.items())])})")
+            if name == "foreachBatch":
+                self.functions += args
             if name == "start":
                 return self.queries.pop(0)
             return self
@@ -498,8 +501,8 @@ def test_the_latest_batch_of_a_log() -> None:
 
 
 def test_a_function_for_batches_is_found_in_the_artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark gets the function itself; one that cannot be loaded is an error of user code."""
-    (tmp_path / "upserts_of_a_test.py").write_text("def upsert(batch, batch_id): ...")
+    """Spark calls it with the batch and its id; one that cannot be loaded is an error of user code."""
+    (tmp_path / "upserts_of_a_test.py").write_text("def upsert(batch, batch_id): batch.append(batch_id)")
     monkeypatch.syspath_prepend(tmp_path)
     spark = FakeSpark(FakeQuery(Interrupted()))
     query = StreamQuery(uid="u")
@@ -507,7 +510,9 @@ def test_a_function_for_batches_is_found_in_the_artifacts(tmp_path: Path, monkey
     each = streaming(spark, query, ForeachBatch(reference="upserts_of_a_test:upsert"), artifacts=Artifacts(tmp_path))
     with pytest.raises(Interrupted):
         each.run()
-    assert any(call.startswith("foreachBatch(<function upsert") for call in spark.calls)
+    batch: list[int] = []
+    spark.functions[0](batch, 7)
+    assert batch == [7]
 
     missing = ForeachBatch(reference="not_there_at_all:upsert")
     failing = streaming(FakeSpark(), query, missing, artifacts=Artifacts(tmp_path))
