@@ -250,7 +250,8 @@ def test_a_streaming_job_is_rescaled_while_it_runs_with_every_row_once(standing:
         found = client.submit(rows).wait(240).result("all").rows()
 
     assert {step.parallelism.upper for step in required.values()} == {1}
-    assert [attempt.state for attempt in region.attempts] == ["CANCELED", "RUNNING"]
+    states = [attempt.state for attempt in region.attempts]
+    assert states == ["CANCELED", "RUNNING"], [attempt.failure for attempt in region.attempts]
     assert [tuple(row) for row in found] == [(minute, 1) for minute in range(minutes - 1)]
 
 
