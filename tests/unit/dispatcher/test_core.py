@@ -215,7 +215,7 @@ def test_ended_jobs_are_swept_often_enough() -> None:
 
 
 def test_checkpoints_that_each_host_has_of_its_own_are_refused() -> None:
-    """A restart elsewhere would begin anew. One host is enough for everything, and a chosen directory is believed."""
+    """A restart elsewhere would start over. One host is enough for everything, and a chosen directory is believed."""
     streaming = JobGraph(job_id=A, name="job", job_type=JobType.STREAMING, vertices=())
     two = ["10.0.0.1:7000", "10.0.0.2:7000", "10.0.0.1:7001"]
     with pytest.raises(Refused, match=r"TaskManagers are on 10\.0\.0\.1, 10\.0\.0\.2, and .* in /state/checkpoints"):

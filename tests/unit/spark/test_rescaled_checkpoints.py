@@ -168,7 +168,7 @@ def die_at_rename(monkeypatch: pytest.MonkeyPatch, number: int, *, done: bool, w
 def test_after_a_death_at_any_rename_the_next_attempt_has_one_whole_checkpoint(
     place: Path, monkeypatch: pytest.MonkeyPatch, number: int, done: bool
 ) -> None:
-    """The former one, or the new one with its batch; never none: a query without a checkpoint would begin anew."""
+    """The former one, or the new one with its batch; never none: a query without a checkpoint would start over."""
     before = RescaledCheckpoint(place)
     die_at_rename(monkeypatch, number, done=done, work=lambda: before.rescale(WANTED, repartition))
 
