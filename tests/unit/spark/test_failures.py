@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import sys
 import traceback
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -221,6 +222,7 @@ def test_user_frames_have_file_line_and_text() -> None:
         ("pyarrow/array.pxi", False),
         ("<frozen runpy>", False),
         (sys.modules["flintlock.spark.region.errors.failures"].__file__ or "", False),
+        (str(Path(fl.__file__).parent / "spark" / "runner" / "process.py"), False),
         (sys.modules["typing"].__file__ or "", False),
     ],
 )
