@@ -1,4 +1,4 @@
-"""The simulated cluster keeps its guarantees, for fixed seeds; `make soak` runs random ones."""
+"""The simulated cluster keeps its guarantees, for fixed seeds; `make soak` runs random ones, `make mutants` more of them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 import subprocess
 import sys
 
-SEEDS = 1000
+SEEDS = 400
 SHARES = 2  # one for each core of a small machine
 
 
-def test_a_thousand_simulated_clusters_keep_all_guarantees() -> None:
+def test_simulated_clusters_keep_all_guarantees() -> None:
     """Crashes between any two steps lose no acknowledged job, run none twice and leave nothing behind."""
     share = SEEDS // SHARES
     runs = [
