@@ -431,6 +431,7 @@ export interface JobAttempts {
   readonly "upgrade-of"?: string;
   readonly successor?: string;
   readonly "waits-for"?: string;
+  readonly continuable?: boolean;
   readonly labels?: Readonly<Record<string, string>>;
   readonly "start-time"?: number;
   readonly "end-time"?: number;

@@ -473,6 +473,7 @@ class JobAttempts(ApiStruct, frozen=True, kw_only=True):
     upgrade_of: str = field(default="", name="upgrade-of")  # the job whose place this one has taken
     successor: str = ""  # the job that has taken its place
     waits_for: str = field(default="", name="waits-for")  # what a RUNNING job waits for, if none of its regions runs
+    continuable: bool = False  # whether it can be run again from where it failed, while its results are kept
     labels: dict[str, str] = field(default_factory=dict[str, str])
     start_time: int = field(default=0, name="start-time")
     end_time: int = field(default=-1, name="end-time")

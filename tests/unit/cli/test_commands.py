@@ -368,9 +368,14 @@ def test_rerun_submits_the_job_again_with_changed_parameters(capsys: pytest.Capt
 def test_a_failed_job_is_run_again_from_where_it_failed(capsys: pytest.CaptureFixture[str]) -> None:
     answers: dict[str, list[tuple[int, Any]]] = {
         f"POST /jobs/{JOB}/rerun": [(202, {"jobid": OTHER})],
-        f"GET /jobs/{JOB}/attempts": [(200, attempts("FAILED", "FINISHED"))],
+        f"GET /jobs/{JOB}/attempts": [
+            (200, attempts("FAILED", "FINISHED")),
+            (200, {**attempts("FAILED", "FINISHED"), "continuable": True}),
+        ],
     }
     with serving(answers) as server:
+        assert run_app(["status", JOB, "-m", server.url]) == 0
+        assert "--from-failed" not in capsys.readouterr().out, "it would be refused"
         assert run_app(["status", JOB, "-m", server.url]) == 0
         assert f"flintlock rerun {JOB[:8]} --from-failed\n" in capsys.readouterr().out
         assert run_app(["rerun", JOB, "--from-failed", "-d", "-m", server.url]) == 0

@@ -28,9 +28,10 @@ from flintlock.model.errors import Conflict
 from flintlock.model.ids import JobId, RegionId, StepName
 from flintlock.model.jobgraph import Exchange, JobGraph, JobType
 from flintlock.model.jobs import ExecutionInfo, JobOutcome, JobSnapshot, JobSubmission
+from flintlock.model.operations import SaveMode, Sink
 from flintlock.model.regions import regions_of
 from flintlock.model.states import ExecutionState, JobStatus
-from flintlock.model.tasks import RegionPhase, RegionRecord, StepOutput
+from flintlock.model.tasks import Failure, FailureKind, RegionPhase, RegionRecord, StepOutput
 from flintlock.testing.fakes.fake_jobmaster import FakeJobMasterRunner
 from flintlock.testing.virtual_time import virtual_time
 
@@ -282,11 +283,27 @@ def test_a_result_is_traced_to_the_job_that_computed_it() -> None:
     assert (second.job_id, second.reused_from) == (C, A)
 
 
-@pytest.mark.parametrize(("job_type", "kept"), [(JobType.BATCH, True), (JobType.STREAMING, False)])
-def test_only_batch_jobs_keep_results(job_type: JobType, kept: bool) -> None:
+@pytest.mark.parametrize(
+    ("job_type", "mode", "kept"),
+    [
+        (JobType.BATCH, SaveMode.OVERWRITE, True),
+        (JobType.BATCH, SaveMode.APPEND, False),
+        (JobType.STREAMING, SaveMode.OVERWRITE, False),
+    ],
+    ids=["batch", "published in part", "streaming"],
+)
+def test_only_batch_jobs_that_can_be_continued_keep_results(job_type: JobType, mode: SaveMode, kept: bool) -> None:
     """Streaming jobs have checkpoints."""
     job = structs.replace(blocking(), job_type=job_type)
+    sink = structs.replace(job.vertices[1], operation=Sink(format="parquet", path="out", mode=mode))
+    job = structs.replace(job, vertices=(job.vertices[0], sink))
     finished = ExecutionInfo(region=RegionId(0), attempt=0, state=ExecutionState.FINISHED, timestamps={})
+    unpublished = structs.replace(
+        finished,
+        region=RegionId(1),
+        state=ExecutionState.FAILED,
+        failure=Failure(kind=FailureKind.PUBLICATION, message="no space"),
+    )
     snapshot = JobSnapshot(
         graph=job,
         regions=regions_of(job),
@@ -294,7 +311,7 @@ def test_only_batch_jobs_keep_results(job_type: JobType, kept: bool) -> None:
         timestamps={},
         end_ms=1,
         last_modified_ms=1,
-        executions=(finished,),
+        executions=(finished, unpublished),
     )
     found = results_to_keep(JobOutcome(snapshot=snapshot, scratch=(f"checkpoints/{A}",)), 10.0, 10.0)
     assert (found is not None) is kept

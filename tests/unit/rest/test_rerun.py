@@ -16,9 +16,10 @@ import flintlock as fl
 from flintlock.model.ids import JobId, RegionId, StepName
 from flintlock.model.jobgraph import Exchange, JobGraph, JobType, JobVertex, vertex_id
 from flintlock.model.jobs import ExecutionInfo, JobSnapshot
-from flintlock.model.operations import Result, Sink, Source
+from flintlock.model.operations import Result, SaveMode, Sink, Source
 from flintlock.model.regions import regions_of
 from flintlock.model.states import ExecutionState, JobStatus
+from flintlock.model.tasks import Failure, FailureKind
 
 
 @pytest.fixture
@@ -181,6 +182,45 @@ def test_a_job_that_cannot_be_continued_is_refused_with_the_reason(
     response = from_failed(rest, A)
     assert (response.status_code, message in response.json()["errors"][0]) == (status, True), response.text
     assert not rest.dispatcher.submissions
+
+
+def unpublished(mode: SaveMode, kind: FailureKind = FailureKind.PUBLICATION, form: str = "parquet") -> JobSnapshot:
+    """A job that failed in its second region, which writes files: while it published them, or before."""
+    job = ended(A, JobStatus.FAILED, ExecutionState.FINISHED, ExecutionState.FAILED)
+    rows, out = job.graph.vertices
+    wrote = structs.replace(out, operation=Sink(format=form, path="out", mode=mode))
+    failed = structs.replace(job.executions[1], failure=Failure(kind=kind, message="gone"))
+    graph = structs.replace(job.graph, vertices=(rows, wrote))
+    return structs.replace(job, graph=graph, regions=regions_of(graph), executions=(job.executions[0], failed))
+
+
+@pytest.mark.parametrize(
+    ("job", "reason"),
+    [
+        (unpublished(SaveMode.APPEND), "with mode append would append its rows a second time"),
+        (unpublished(SaveMode.IGNORE), "with mode ignore would take them for all of its rows"),
+        (unpublished(SaveMode.OVERWRITE), None),
+        (unpublished(SaveMode.ERROR_IF_EXISTS), None),
+        (unpublished(SaveMode.APPEND, FailureKind.USER_CODE), None),
+        (unpublished(SaveMode.APPEND, form="iceberg"), None),
+    ],
+    ids=["append", "ignore", "overwrite", "errorifexists", "before anything was published", "without staging"],
+)
+def test_a_job_whose_files_were_published_in_part_is_not_continued_where_that_changes_its_output(
+    rest: RestHarness, job: JobSnapshot, reason: str | None
+) -> None:
+    rest.dispatcher.put(job)
+    assert rest.call("GET", f"/jobs/{A}/attempts").json().get("continuable", False) is (reason is None)
+    response = from_failed(rest, A)
+    if reason is None:
+        assert response.status_code == 202, response.text
+    else:
+        assert response.status_code == 409
+        (message,) = response.json()["errors"]
+        assert reason in message
+        assert "out may have a part of the files of step 'top'" in message
+        assert not rest.dispatcher.submissions
+    assert rerun(rest, A).status_code == 202, "as a whole it can be run again"
 
 
 def test_parameters_of_a_job_that_is_continued_cannot_be_changed(rest: RestHarness) -> None:

@@ -136,9 +136,9 @@ def _history(failures: Sequence[str]) -> Iterator[str]:
 
 
 def _continuation(job: JobAttempts) -> Iterator[str]:
-    """Yield how a failed job can be continued, if something of it had finished."""
+    """Yield how a failed job can be continued, if it can."""
     done = sum(1 for region in job.regions if region.latest and region.latest.state is ExecutionState.FINISHED)
-    if done and job.status is JobStatus.FAILED:
+    if job.continuable:
         yield (
             f"{done} of {len(job.regions)} regions had finished; to run only the others:"
             f" flintlock rerun {job.jobid[:8]} --from-failed"

@@ -1,8 +1,9 @@
 """What stays of failed jobs, so that another job can continue where they failed: for how long, and how much of it.
 
-A failed job some of whose regions finished keeps its recorded progress and its blocking results. Until they are removed
-its result is dirty, so whichever process leads then removes them; nothing else has to be stored. A job that continues
-it (`JobGraph.reuses`) begins with copies of the records, under its own id, and reads the results where they are:
+A failed job that can be continued (`model/checking/rerun.py`) keeps its recorded progress and its blocking results.
+Until they are removed its result is dirty, so whichever process leads then removes them; nothing else has to be stored.
+A job that continues it (`JobGraph.reuses`) begins with copies of the records, under its own id, and reads the results
+where they are:
 
     RESERVED  the earlier job keeps its results, and from now on they are in use
     before the JobMaster  the records are copied; a leader that dies meanwhile leaves some of them, and the next one
@@ -28,12 +29,12 @@ from typing import Final
 from msgspec import structs
 
 from flintlock.dispatcher.retention.retention_clock import RetentionClock
+from flintlock.model.checking.rerun import continuation_refusal
 from flintlock.model.errors import Conflict
 from flintlock.model.ids import InstanceId, JobId, TaskManagerId
-from flintlock.model.jobgraph import JobGraph, JobType
+from flintlock.model.jobgraph import JobGraph
 from flintlock.model.jobs import JobOutcome, JobSnapshot, KeptResults
 from flintlock.model.regions import regions_of
-from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import RegionPhase, RegionRecord
 
 #: So many failed jobs keep their results at most: each of them is a task of the Dispatcher, and a dirty result.
@@ -50,7 +51,7 @@ _NOT_KEPT: Final = "run it again as a whole, without --from-failed"
 def results_to_keep(outcome: JobOutcome, retention_s: float, job_retention_s: float) -> KeptResults | None:
     """Return what is kept of a job that has just ended; None if there is nothing that another one could use."""
     snapshot = outcome.snapshot
-    if retention_s <= 0 or not has_finished_regions(snapshot):
+    if retention_s <= 0 or continuation_refusal(snapshot) is not None:
         return None
     own = f"/{snapshot.graph.job_id}"
     return KeptResults(
@@ -58,14 +59,6 @@ def results_to_keep(outcome: JobOutcome, retention_s: float, job_retention_s: fl
         directories=tuple(path for path in outcome.scratch if path.rstrip("/").endswith(own)),
         bytes=_materialised_bytes(snapshot),
     )
-
-
-def has_finished_regions(snapshot: JobSnapshot) -> bool:
-    """Return whether the job is a failed batch job some of whose regions have finished."""
-    if snapshot.status is not JobStatus.FAILED or snapshot.graph.job_type is not JobType.BATCH:
-        return False
-    latest = (snapshot.current(region.id) for region in snapshot.regions)
-    return any(execution is not None and execution.state is ExecutionState.FINISHED for execution in latest)
 
 
 def reused_records(

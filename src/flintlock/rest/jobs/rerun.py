@@ -11,11 +11,10 @@ from msgspec import structs
 from flintlock.api import jobs as shapes
 from flintlock.api.requests import RerunRequest
 from flintlock.model.checking.problems import reported
-from flintlock.model.checking.rerun import continued_graph, rerun_graph
+from flintlock.model.checking.rerun import continuation_refusal, continued_graph, rerun_graph
 from flintlock.model.errors import Conflict, Invalid
-from flintlock.model.jobgraph import JobGraph, JobType
+from flintlock.model.jobgraph import JobGraph
 from flintlock.model.jobs import JobQuery, JobSnapshot, JobSubmission
-from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.rest.jobs.request_bodies import read_rerun
 from flintlock.rest.jobs.submission import BlobUploads, idempotency_key
 from flintlock.rest.server.http import HttpResponse, RestCall, json_response
@@ -54,15 +53,11 @@ async def rerun(call: RestCall) -> HttpResponse:
 
 def _check_continues(snapshot: JobSnapshot, request: RerunRequest) -> None:
     """Raise Invalid or Conflict if there is nothing in which a job could continue where this one failed."""
-    job_id, status = snapshot.graph.job_id, snapshot.status
     if request.params:
         raise Invalid("parameters cannot be changed with from-failed: what had finished was computed with the old ones")
-    if status is not JobStatus.FAILED:
-        raise Conflict(f"job {job_id} is {status}: only a job that has FAILED can be run from where it failed")
-    if snapshot.graph.job_type is JobType.STREAMING:
-        raise Conflict(f"job {job_id} is a streaming job: start it from a savepoint with `flintlock run -s`")
-    if not any(execution.state is ExecutionState.FINISHED for execution in snapshot.executions):
-        raise Conflict(f"nothing of job {job_id} had finished when it failed: run it again without --from-failed")
+    refusal = continuation_refusal(snapshot)
+    if refusal is not None:
+        raise Conflict(refusal)
 
 
 async def _check_files(graph: JobGraph, blobs: BlobUploads) -> None:

@@ -11,6 +11,7 @@ from msgspec import structs
 from flintlock.api import jobs as shapes
 from flintlock.config.options import RESTART_TYPE, UPGRADE_OF
 from flintlock.model.checking.problems import abbreviated
+from flintlock.model.checking.rerun import continuation_refusal
 from flintlock.model.commands import CancelJob, JobOperations, OperationCommand, RescaleJob, StopJob, TriggerSavepoint
 from flintlock.model.failures.failure_text import headline, render
 from flintlock.model.ids import JobId, RegionId
@@ -215,6 +216,7 @@ def attempts(job: JobSnapshot) -> shapes.JobAttempts:
         upgrade_of=job.graph.config.get(UPGRADE_OF.key, ""),
         successor=job.successor,
         waits_for=job.summary().waits_for,
+        continuable=continuation_refusal(job) is None,
         labels=job.graph.labels,
         start_time=job.timestamps.get(JobStatus.INITIALIZING, 0),
         end_time=job.end_ms,
