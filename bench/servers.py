@@ -9,14 +9,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Event
+from typing import Final
 
+import httpx
 import msgspec
 from msgspec import Struct
 
+from bench.loop_delays import longest_delay_ms
 from flintlock.testing import rest_requests
+
+#: The longest step of the event loop of each JobManager that was measured; emptied before each measure.
+loop_delays_ms: Final[list[float]] = []
 
 
 class Cluster(Struct, frozen=True, kw_only=True):
@@ -69,6 +75,9 @@ def cluster(
             jobmanager_pid=jobmanager.pid,
             rest_after_s=rest_after_s,
         )
+        with suppress(httpx.HTTPError):  # a measure may have ended it
+            metrics = rest_requests.get(f"{url}/metrics", timeout=60).raise_for_status().text
+            loop_delays_ms.append(longest_delay_ms(metrics))
 
 
 @contextmanager
