@@ -15,6 +15,7 @@ import pytest
 from tests.cluster.commands import flintlock
 from tests.cluster.processes import Processes, running_processes, until
 
+from flintlock.model import log_events
 from flintlock.testing import rest_requests
 
 LONG = "SELECT count(*) AS n FROM range(1000000000000000) WHERE sqrt(id) < 0"
@@ -233,6 +234,31 @@ def test_a_job_that_loses_a_part_of_a_materialised_result_finishes_with_all_rows
     job_id = rest_requests.get(f"{standing.url}/jobs/overview").json()["jobs"][0]["jid"]
     seen = rest_requests.get(f"{standing.url}/jobs/{job_id}/attempts").json()
     assert [one["kind"] for one in seen["failures"]] == ["missing input"]
+
+
+def test_a_job_whose_sink_has_a_scheme_that_does_not_exist_leaves_nothing_to_clean_up(standing: Processes) -> None:
+    """Its staging directory was recorded and cannot exist: it counts as removed, and is not tried for ever."""
+    steps: dict[str, Any] = {
+        "one": {"sql": "SELECT 1 AS one"},
+        "out": {"sink": {"format": "parquet", "path": "s3b://bucket/out"}, "inputs": ["one"]},
+    }
+    config = {"execution.analyze-first": "false"}
+    answer = rest_requests.post(f"{standing.url}/jobs", json={"name": "typo", "steps": steps, "config": config})
+    assert answer.status_code == 202, answer.text
+    job_id = str(answer.json()["jobid"])
+
+    until("the failure", lambda: _status(standing.url, job_id) == "FAILED")
+    until("the end of its cleanup", lambda: _log_lines(standing, log_events.JOB_CLEANED_UP, job_id))
+
+    assert "s3b" in _failure(standing.url, job_id)["message"]
+    assert _log_lines(standing, log_events.JOB_CLEANUP_RETRIED, job_id) == []
+
+
+def _log_lines(cluster: Processes, event: str, job_id: str) -> list[dict[str, Any]]:
+    """Return what the JobManager has logged about a job under this event."""
+    lines = (cluster.state_dir / "jobmanager.log").read_text().splitlines()
+    found = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+    return [line for line in found if line["event"] == event and line.get("job_id") == job_id]
 
 
 @pytest.fixture

@@ -343,7 +343,8 @@ JOB_PRIORITY: Final = Option(
 )  # fmt: skip
 JOB_TIMEOUT: Final = Option(
     key="job.timeout", parse=duration_s, kind=_DURATION, default=0.0, unset="none", scope=Scope.JOB,
-    description="A job that has not ended this long after its submission fails. 0: none.",
+    description="A job that has not ended this long after its submission fails. Time before a change of leader counts"
+    " by the wall clock. 0: none.",
 )  # fmt: skip
 CLIENT_HEARTBEAT_INTERVAL: Final = Option(
     key="client.heartbeat.interval", parse=positive_duration_s, kind=_DURATION, default=30.0,
