@@ -1,6 +1,8 @@
 // What pages read of the REST API, by path. The live connection says when something of it is outdated.
-import { type Query, QueryClient, useQuery, type UseQueryResult } from "@tanstack/react-query";
+import { QueryClient, useQuery, type UseQueryResult } from "@tanstack/react-query";
+import { useEffect } from "react";
 
+import { type FollowedDocument, subscriptions } from "../live/subscriptions.ts";
 import { ApiError, get, getText } from "./http.ts";
 
 const RETRIED = 3;
@@ -17,34 +19,39 @@ export const queryClient = new QueryClient({
   },
 });
 
-interface Options<T> {
-  /** Read again after so many milliseconds, which may depend on what was read: for what no event reports. */
-  readonly everyMs?: number | false | ((data: T | undefined) => number | false);
+interface Options {
+  /** Follow it: the stream of events has it whenever it has changed. */
+  readonly follow?: boolean;
+  /** Read it again after so many milliseconds: for what the leader, from which events come, does not know. */
+  readonly everyMs?: number;
   readonly enabled?: boolean;
 }
 
 /** Reads a document. While it is read again, what it was is shown; never that of another path. */
-export function useApi<T>(path: string, options: Options<T> = {}): UseQueryResult<T> {
+export function useApi<T>(path: string, { follow = false, everyMs, enabled = true }: Options = {}): UseQueryResult<T> {
+  useEffect(
+    () => (follow ? subscriptions.add({ key: path, path: () => path, onDocument: (document) => void replace(path, document) }) : undefined),
+    [path, follow],
+  );
   return useQuery<T>({
     queryKey: [path],
     queryFn: ({ signal }) => get<T>(path, signal),
-    refetchInterval: intervalOf(options),
-    enabled: options.enabled ?? true,
+    refetchInterval: everyMs ?? false,
+    enabled,
   });
+}
+
+/** Sets a document to what the stream has sent. What is being read may be older, and is not waited for. */
+async function replace(path: string, { status, body }: FollowedDocument): Promise<void> {
+  if (status === 200) {
+    await queryClient.cancelQueries({ queryKey: [path], exact: true });
+    queryClient.setQueryData([path], body);
+  } else await queryClient.invalidateQueries({ queryKey: [path], exact: true }); // reads the problem
 }
 
 /** Reads a text. */
-export function useText(path: string, options: Options<string> = {}): UseQueryResult<string> {
-  return useQuery<string>({
-    queryKey: [path],
-    queryFn: ({ signal }) => getText(path, signal),
-    refetchInterval: intervalOf(options),
-    enabled: options.enabled ?? true,
-  });
-}
-
-function intervalOf<T>({ everyMs = false }: Options<T>): number | false | ((query: Query<T, Error, T, readonly unknown[]>) => number | false) {
-  return typeof everyMs === "function" ? (query) => everyMs(query.state.data) : everyMs;
+export function useText(path: string): UseQueryResult<string> {
+  return useQuery<string>({ queryKey: [path], queryFn: ({ signal }) => getText(path, signal) });
 }
 
 /** Whether a path shows something of these jobs, or counts jobs. */

@@ -17,3 +17,7 @@ test("a comment is no event", () => {
 test("data of several lines is joined", () => {
   assert.deepEqual(parseEvents("data: a\ndata: b\n\n").events, [{ event: "message", data: "a\nb" }]);
 });
+
+test("an event may have an id", () => {
+  assert.deepEqual(parseEvents("event: listed\nid: 7\ndata: {}\n\n").events, [{ event: "listed", data: "{}", id: "7" }]);
+});

@@ -5,6 +5,7 @@ import type { ApiError } from "../api/http.ts";
 import { queryClient, refresh, refreshCluster } from "../api/queries.ts";
 import { follow } from "./connection.ts";
 import { clusterTime, type LiveEvent, type LiveJobs, NOTHING_KNOWN, reduceLive } from "./jobs.ts";
+import { subscriptions } from "./subscriptions.ts";
 
 const LiveContext = createContext<LiveJobs>(NOTHING_KNOWN);
 const REFRESH_MS = 500;
@@ -17,15 +18,16 @@ export function LiveProvider(props: { readonly onRefused: (error: ApiError) => v
   useEffect(() => {
     const end = new AbortController();
     const refresher = new Refresher();
-    let wasOpen = false;
+    let wasLost = false;
     const onEvent = (event: LiveEvent): void => {
       dispatch(event);
       if (event.kind === "changed") refresher.add(event.jobs.map((job) => job.jid));
-      if (event.kind !== "opened") return;
-      if (wasOpen) void queryClient.invalidateQueries(); // what happened in between, no event has reported
-      wasOpen = true;
+      if (event.kind === "lost") wasLost = true;
+      if (event.kind !== "opened" || !wasLost) return;
+      wasLost = false;
+      void queryClient.invalidateQueries(); // what happened in between, no event has reported
     };
-    void follow({ onEvent, onRefused, onCluster: refreshCluster }, end.signal);
+    void follow({ onEvent, onRefused, onCluster: refreshCluster }, subscriptions, end.signal);
     return () => {
       end.abort();
       refresher.stop();

@@ -58,6 +58,13 @@ test("the jobs are listed again on the same connection when the leader changes",
   assert.deepEqual([state.connection, state.jobs.get("a")?.name], ["live", "new"]);
 });
 
+test("a stream that is resumed changes what was known, and lists nothing again", () => {
+  const lost = after(OPENED, changed(job("a"), job("b")), LISTED, { kind: "lost", lastHeard: 5000 });
+  const resumed = [OPENED, { kind: "resumed" } as const, changed(job("b", { name: "new" }))].reduce(reduceLive, lost);
+  assert.deepEqual([resumed.connection, resumed.lostSince, resumed.incoming], ["live", null, null]);
+  assert.deepEqual([...resumed.jobs.values()].map(({ name }) => name), ["a", "new"]);
+});
+
 test("a duration is measured by the cluster's clock, and stands still while the connection is lost", () => {
   const running = job("a", { "start-time": 1_000_000, duration: 500 });
   const live = after(OPENED, { kind: "changed", jobs: [running], now: 40_000 }, LISTED);

@@ -19,6 +19,8 @@ export type LiveEvent =
   | { readonly kind: "opened" }
   | { readonly kind: "changed"; readonly jobs: readonly Job[]; readonly now: number }
   | { readonly kind: "listed" }
+  /** What was known is up to date again: only what has changed since is sent. */
+  | { readonly kind: "resumed" }
   | { readonly kind: "lost"; readonly lastHeard: number };
 
 export const NOTHING_KNOWN: LiveJobs = {
@@ -47,6 +49,8 @@ export function reduceLive(state: LiveJobs, event: LiveEvent): LiveJobs {
         connection: "live",
         lostSince: null,
       };
+    case "resumed":
+      return { ...state, incoming: null, connection: "live", lostSince: null };
     case "lost":
       // What was lost first is older than what a later attempt could not reach.
       return { ...state, connection: "lost", lostSince: state.lostSince ?? event.lastHeard };

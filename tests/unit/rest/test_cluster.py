@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
-from starlette.requests import Request
 from tests.unit.rest.rest_harness import RESOURCES, SECRET, T0, A, B, RestHarness, ended, running
 
 from flintlock.config.options import OPTIONS
@@ -13,13 +10,9 @@ from flintlock.gateways.leader import JobManagerInfo
 from flintlock.model.errors import Fenced, FlintlockError, InvariantBroken, Unavailable
 from flintlock.model.ids import TaskManagerId
 from flintlock.model.jobgraph import vertex_id
-from flintlock.model.slots import ResourceOverview
 from flintlock.model.states import JobStatus
-from flintlock.rest.jobs.listing import job_events
-from flintlock.rest.server.http import RestCall
 from flintlock.rest.server.routes import ROUTES
 from flintlock.security.spark_ui_links import SparkUiLinks
-from flintlock.testing.virtual_time import run_virtual
 
 
 @pytest.fixture
@@ -195,123 +188,3 @@ def test_a_bug_of_ours_is_an_error_of_ours(rest: RestHarness, path: str) -> None
     rest.dispatcher.fail_with = InvariantBroken("two jobs of one id")
 
     assert rest.refused(500, "GET", path) == ["two jobs of one id"]
-
-
-def test_changes_are_streamed(rest: RestHarness) -> None:
-    """Server-sent events on a real socket: all jobs first, then each one that changes."""
-
-    async def read() -> list[str]:
-        lines: list[str] = []
-        async with (
-            asyncio.timeout(20),
-            rest.listening() as client,
-            client.stream("GET", "/events") as response,
-        ):
-            assert response.headers["content-type"].startswith("text/event-stream")
-            async for line in response.aiter_lines():
-                lines.append(line)
-                if line == "event: listed":
-                    rest.dispatcher.put(ended(running(A), JobStatus.FINISHED))
-                if sum("jid" in line for line in lines) == 3:
-                    break
-        return lines
-
-    lines = asyncio.run(read())
-
-    data = [line for line in lines if "jid" in line]
-    assert [A in line for line in data] == [True, False, True] or [A in line for line in data] == [False, True, True]
-    assert '"state":"FINISHED"' in data[-1]
-    assert lines[0] == "event: job"
-
-
-def test_a_stream_reports_changes_of_the_cluster_where_that_is_requested(rest: RestHarness) -> None:
-    """At its beginning, then when TaskManagers, slots or JobManagers change, and not while nothing does."""
-
-    async def read() -> list[float]:
-        loop = asyncio.get_running_loop()
-        call = RestCall(request=Request({"type": "http"}), services=rest.services)
-        stream = job_events(call, with_cluster=True)
-        times: list[float] = []
-        standby = JobManagerInfo(rest="http://b:8081", rpc="b:1")
-        loop.call_later(4.5, lambda: setattr(rest.resource_manager, "seen", ResourceOverview()))
-        loop.call_later(7.5, lambda: setattr(rest, "job_managers", (standby,)))
-        while len(times) < 3:
-            if b"event: cluster" in await anext(stream):
-                times.append(loop.time())
-        await stream.aclose()
-        return times
-
-    first, second, third = run_virtual(read())
-
-    assert first < 1
-    assert 4.5 <= second <= 6
-    assert 7.5 <= third <= 9
-
-
-def test_a_stream_without_changes_sends_comments(rest: RestHarness) -> None:
-    """A client can tell a quiet cluster from a lost connection."""
-
-    async def read() -> tuple[bytes, float]:
-        stream = job_events(RestCall(request=Request({"type": "http"}), services=rest.services))
-        await anext(stream)
-        piece = await anext(stream)
-        await stream.aclose()
-        return piece, asyncio.get_running_loop().time()
-
-    piece, after_s = run_virtual(read())
-
-    assert piece.startswith(b":")
-    assert piece.endswith(b"\n\n")
-    assert 10 <= after_s <= 11
-
-
-def test_a_stream_ends_when_the_credential_of_its_request_expires(rest: RestHarness) -> None:
-    """The next request of the client needs another one."""
-
-    async def read() -> tuple[int, float]:
-        loop = asyncio.get_running_loop()
-        began_ms = rest.now_ms
-        call = RestCall(request=Request({"type": "http"}), services=rest.services)
-        loop.call_later(30, lambda: setattr(rest, "now_ms", began_ms + 30_000))
-        async with asyncio.timeout(100):
-            pieces = [piece async for piece in job_events(call, until_ms=began_ms + 30_000)]
-        return len(pieces), loop.time()
-
-    pieces, ended_s = run_virtual(read())
-
-    assert pieces >= 3, "all jobs, then comments"
-    assert 30 <= ended_s <= 31
-
-
-def test_a_stream_of_one_that_leads_no_more_ends(rest: RestHarness) -> None:
-    """A client that asks again is forwarded to the leader."""
-
-    async def read() -> list[bytes]:
-        stream = job_events(RestCall(request=Request({"type": "http"}), services=rest.services))
-        await anext(stream)
-        rest.dispatcher.fail_with = Unavailable("no JobManager leads")
-        return [piece async for piece in stream]
-
-    assert run_virtual(read()) == []
-
-
-def test_a_stream_outlives_a_change_of_leader(rest: RestHarness) -> None:
-    """Without a leader it sends nothing; then it continues with the next leader."""
-
-    async def read() -> list[bytes]:
-        stream = job_events(RestCall(request=Request({"type": "http"}), services=rest.services))
-        pieces = [await anext(stream)]
-        rest.dispatcher.fail_with = Unavailable("no JobManager leads")
-        loop = asyncio.get_running_loop()
-        loop.call_later(5, lambda: rest.dispatcher.put(ended(running(A), JobStatus.FINISHED)))
-        loop.call_later(9, lambda: setattr(rest.dispatcher, "fail_with", None))
-        pieces.append(await anext(stream))
-        assert loop.time() >= 9
-        await stream.aclose()
-        return pieces
-
-    first, second = run_virtual(read())
-
-    assert first.count(b"event: job") == 2
-    assert second.count(b"event: job") == 1
-    assert b'"state":"FINISHED"' in second

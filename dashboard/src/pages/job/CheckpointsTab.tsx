@@ -11,13 +11,11 @@ import { Duration, Time } from "../../parts/Time.tsx";
 import { SavepointsTable } from "./SavepointsTable.tsx";
 import { byQuery, withBatches } from "./batches.ts";
 
-/** How often checkpoints are read: no event reports them. */
-const PAUSE_MS = 2000;
 const MOST_ROWS = 20;
 
 /** The checkpoints of a streaming job, which are the committed batches of its queries, and its savepoints. */
 export function CheckpointsTab({ id, now, ended }: { readonly id: string; readonly now: number; readonly ended: boolean }): ReactNode {
-  const query = useApi<CheckpointsResponse>(`/jobs/${id}/checkpoints`, { everyMs: !ended && PAUSE_MS });
+  const query = useApi<CheckpointsResponse>(`/jobs/${id}/checkpoints`, { follow: !ended });
   return (
     <Answer query={query}>
       {(response) => (

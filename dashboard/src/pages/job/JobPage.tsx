@@ -17,9 +17,6 @@ import { ResultsTab } from "./ResultsTab.tsx";
 import { StreamingTab } from "./StreamingTab.tsx";
 import { TimelineTab } from "./TimelineTab.tsx";
 
-/** How often the progress inside of attempts is read: no event reports it. */
-const PROGRESS_MS = 1000;
-
 const TITLES: Readonly<Partial<Record<JobTab, string>>> = { checkpoints: "Checkpoints and savepoints" };
 
 /** Everything about one job. */
@@ -28,7 +25,7 @@ export function JobPage(props: { readonly id: string; readonly tab: JobTab; read
   const now = useClusterTime();
   const details = useApi<JobDetails>(`/jobs/${id}`);
   const running = details.data !== undefined && !hasEnded(details.data) && !details.data["waits-for"];
-  const attempts = useApi<JobAttempts>(`/jobs/${id}/attempts`, { everyMs: running && PROGRESS_MS });
+  const attempts = useApi<JobAttempts>(`/jobs/${id}/attempts`, { follow: running });
   const name = details.data?.name;
   useEffect(() => {
     if (name) document.title = `${name} – Flintlock`;

@@ -8,7 +8,6 @@ import { Empty, Section } from "../../parts/Section.tsx";
 import styles from "./LogsTab.module.css";
 import { useOutput } from "./useOutput.ts";
 
-const ENDED = ["FINISHED", "FAILED", "CANCELED"];
 const MOST_LINES = 5000;
 
 /** What user code printed, by attempt; it stays at the end until the reader scrolls. */
@@ -47,7 +46,7 @@ export function LogsTab(props: {
         </label>
       }
     >
-      <Output key={keyOf(shown)} id={id} region={shown.region} attempt={shown.attempt} ended={ENDED.includes(shown.state)} />
+      <Output key={keyOf(shown)} id={id} region={shown.region} attempt={shown.attempt} />
     </Section>
   );
 }
@@ -56,9 +55,8 @@ function Output(props: {
   readonly id: string;
   readonly region: number;
   readonly attempt: number;
-  readonly ended: boolean;
 }): ReactNode {
-  const output = useOutput(props.id, props.region, props.attempt, props.ended);
+  const output = useOutput(props.id, props.region, props.attempt);
   const [search, setSearch] = useState("");
   const box = useRef<HTMLPreElement>(null);
   const follows = useRef(true);

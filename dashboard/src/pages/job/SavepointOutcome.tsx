@@ -7,8 +7,6 @@ import { Problem } from "../../parts/Answer.tsx";
 import { Command } from "../../parts/Command.tsx";
 import { progressOf, type SavepointKind, type SavepointProgress } from "./savepoints.ts";
 
-/** How often the status of a savepoint is read: no event reports it. */
-const PAUSE_MS = 1000;
 const PATHS = { savepoint: "savepoints", stop: "stop" } as const;
 
 interface Requested {
@@ -29,11 +27,15 @@ interface Savepoint {
 /** Requests savepoints of a job, and follows the latest one that was requested here. */
 export function useSavepoint(job: string): Savepoint {
   const [requested, setRequested] = useState<Requested | null>(null);
+  const [known, setKnown] = useState(""); // the one whose outcome is known
   const query = useApi<OperationResponse>(`/jobs/${job}/savepoints/${requested?.trigger ?? ""}`, {
     enabled: requested !== null,
-    everyMs: (status) => progressOf(status).state === "in progress" && PAUSE_MS,
+    follow: requested !== null && requested.trigger !== known,
   });
   const progress = progressOf(query.data);
+  useEffect(() => {
+    if (requested !== null && progress.state !== "in progress") setKnown(requested.trigger);
+  }, [requested, progress.state]);
   const request = useCallback(
     async (kind: SavepointKind, requestId: string) => {
       const body = JSON.stringify({ triggerId: requestId });

@@ -12,12 +12,9 @@ import { Table } from "../../parts/Table.tsx";
 import { Time } from "../../parts/Time.tsx";
 import { progressOfChange, savepointsOf } from "./savepoints.ts";
 
-/** How often the savepoints are read while the job runs: no event reports those that are requested elsewhere. */
-const PAUSE_MS = 5000;
-
 /** The savepoints that were requested of a job, here or elsewhere, as far as the cluster remembers them. */
 export function SavepointsTable({ id, now, ended }: { readonly id: string; readonly now: number; readonly ended: boolean }): ReactNode {
-  const query = useApi<JobChanges>(`/jobs/${id}/changes`, { everyMs: !ended && PAUSE_MS });
+  const query = useApi<JobChanges>(`/jobs/${id}/changes`, { follow: !ended });
   const caller = useApi<CallerInfo>("/whoami");
   const [removed, setRemoved] = useState<ReadonlySet<string>>(new Set());
   const mayRemove = hasRole(caller.data, "operator");

@@ -9,13 +9,10 @@ import { Empty, Section } from "../../parts/Section.tsx";
 import { QueryFigures } from "./QueryFigures.tsx";
 import { byQuery, rateOf, watermarkLag, withBatches, withFigures } from "./batches.ts";
 
-/** How often batches are read: no event reports them. */
-const PAUSE_MS = 2000;
-
 /** The queries of a streaming job: their rates, batches, backlog, watermark and state as charts. */
 export function StreamingTab({ id, now, ended }: { readonly id: string; readonly now: number; readonly ended: boolean }): ReactNode {
-  const query = useApi<CheckpointsResponse>(`/jobs/${id}/checkpoints`, { everyMs: !ended && PAUSE_MS });
-  const figures = useApi<QueriesResponse>(`/jobs/${id}/queries`, { everyMs: !ended && PAUSE_MS });
+  const query = useApi<CheckpointsResponse>(`/jobs/${id}/checkpoints`, { follow: !ended });
+  const figures = useApi<QueriesResponse>(`/jobs/${id}/queries`, { follow: !ended });
   const [batches, setBatches] = useState<readonly CompletedCheckpoint[]>([]);
   useEffect(() => {
     if (query.data !== undefined) setBatches((known) => withBatches(known, query.data));

@@ -25,16 +25,13 @@ const CHARTS: readonly ChartedMetric[] = [
   ["log_lines_dropped", "Dropped lines of the log", (value) => formatCount(value)],
 ];
 
-/** How often the heartbeat is read: no event reports it. */
-const PAUSE_MS = 5000;
-
 /** One TaskManager: its slots and the jobs in them, its memory, its metrics, its logs and threads. */
 export function TaskManagerPage({ id }: { readonly id: string }): ReactNode {
   const path = `/taskmanagers/${encodeURIComponent(id)}`;
   const { jobs } = useLive();
   const now = useClusterTime();
   const caller = useApi<CallerInfo>("/whoami");
-  const query = useApi<TaskManagerDetails>(path, { everyMs: PAUSE_MS });
+  const query = useApi<TaskManagerDetails>(path, { follow: true });
   return (
     <>
       <h1>{id}</h1>
@@ -75,7 +72,7 @@ export function TaskManagerPage({ id }: { readonly id: string }): ReactNode {
           }
         </Answer>
       </Section>
-      <MetricCharts path={path} charts={CHARTS} />
+      <MetricCharts path={path} charts={CHARTS} follow />
       <Section title="Configuration">
         <Folded title="Settings in effect">{() => <Configuration path={`${path}/config`} />}</Folded>
       </Section>

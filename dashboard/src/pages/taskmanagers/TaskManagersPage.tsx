@@ -11,13 +11,10 @@ import { Progress } from "../../parts/Progress.tsx";
 import { Empty, Section } from "../../parts/Section.tsx";
 import { Table } from "../../parts/Table.tsx";
 
-/** How often the list is read: no event reports heartbeats. */
-const PAUSE_MS = 5000;
-
 /** The TaskManagers that are registered. */
 export function TaskManagersPage(): ReactNode {
   const now = useClusterTime();
-  const query = useApi<TaskManagersResponse>("/taskmanagers", { everyMs: PAUSE_MS });
+  const query = useApi<TaskManagersResponse>("/taskmanagers", { follow: true });
   return (
     <>
       <h1>TaskManagers</h1>

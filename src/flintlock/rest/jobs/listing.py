@@ -1,14 +1,13 @@
-"""Handlers of the listing: GET /jobs/overview and /jobs, whole or by pages, and the stream of its changes.
+"""Handlers of the listing: GET /jobs/overview and /jobs, whole or by pages. Its changes are events (`rest.events`).
 
-A response costs what it contains: the lines of ended jobs are encoded already, a long list is made and sent piece by
-piece, and a client that follows the events costs what has changed. No step of the loop grows with the number of jobs.
+A response costs what it contains: the lines of ended jobs are encoded already, and a long list is made and sent piece
+by piece. No step of the loop grows with the number of jobs.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable
 from typing import Final
 
 import msgspec
@@ -17,9 +16,9 @@ from flintlock.api.job_lines import encoded_line, id_and_status
 from flintlock.api.jobs import WAITING, JobIdStatus
 from flintlock.gateways.dispatcher import DispatcherGateway
 from flintlock.model.checking.limits import MAX_JOB_NAME, MAX_LABELS
-from flintlock.model.errors import Fenced, Invalid, Unavailable
+from flintlock.model.errors import Invalid
 from flintlock.model.ids import JobId, is_job_id
-from flintlock.model.jobs import JobFilter, JobLine, JobPosition, JobQuery, JobsPage, JobsQuery, ListingChangesQuery
+from flintlock.model.jobs import JobFilter, JobLine, JobPosition, JobsPage, JobsQuery
 from flintlock.model.states import JobStatus
 from flintlock.rest.server.http import HttpResponse, RestCall
 
@@ -29,14 +28,7 @@ MAX_PAGE: Final = 1000
 MAX_CACHED: Final = 2000
 """The jobs of a list that is made in one step, and of which the response is cached."""
 
-_EVENT_INTERVAL_S: Final = 0.25
-_EVENT_SILENCE_S: Final = 10.0
-_CLUSTER_INTERVAL_S: Final = 1.0
-_ENDED_AT_FIRST: Final = 1000
-_ALL: Final = -1  # a version before every other: the answer has the current one, and is not complete
 _ID_DIGITS: Final = 32
-_LISTED: Final = b"event: listed\ndata: {}\n\n"
-_CLUSTER: Final = b"event: cluster\ndata: {}\n\n"
 _STATES: Final = (*JobStatus, WAITING)
 _encoder: Final = msgspec.json.Encoder()
 
@@ -149,116 +141,3 @@ def _position(call: RestCall) -> JobPosition | None:
     if not (start.isascii() and start.isdigit() and len(start) < 19 and is_job_id(job_id)):
         raise Invalid("query parameter 'after': give what a page has as 'next'")
     return JobPosition(start_ms=int(start), job_id=JobId(job_id))
-
-
-async def events(call: RestCall) -> HttpResponse:
-    """Server-sent events: one for each job that changed, or for each change of the one that `job` names.
-
-    With `cluster=true` also one named `cluster` whenever JobManagers, TaskManagers, their slots or the queue change.
-    """
-    job_id, with_cluster = _event_filter(call), _flag(call, "cluster", default="false")
-    if job_id is not None:
-        await call.services.dispatcher.job(JobQuery(job_id=job_id))
-    await call.services.dispatcher.job_counts()  # fails with its own status; once the stream has begun that is too late
-    return HttpResponse(
-        pieces=job_events(call, job_id, with_cluster=with_cluster, until_ms=call.principal.expires_ms),
-        content_type="text/event-stream",
-        headers={"Cache-Control": "no-cache"},
-    )
-
-
-def _event_filter(call: RestCall) -> JobId | None:
-    text = call.request.query_params.get("job")
-    if text is not None and not is_job_id(text.lower()):
-        raise Invalid(f"query parameter 'job': {text!r} is not a job id: 32 hex digits")
-    return None if text is None else JobId(text.lower())
-
-
-async def job_events(
-    call: RestCall, only: JobId | None = None, *, with_cluster: bool = False, until_ms: int | None = None
-) -> AsyncGenerator[bytes]:
-    """Yield an event for each job that changed, beginning with all that have not ended and the latest that have.
-
-    The event `listed` says that these were all of them: what a client knew before and was not among them is outdated.
-
-    Yields a comment every few seconds if no job changes, so that a client can distinguish a quiet cluster from
-    a lost connection. Ends when there has been no leader here for some time: the client's next request reaches the new
-    one. Ends as well when the credential of the request expires, `until_ms`: the next request needs another one.
-    """
-    dispatcher, clock_ms = call.services.dispatcher, call.services.clock_ms
-    clock_s = asyncio.get_running_loop().time
-    sent_s = led_s = clock_s()
-    version = _ALL
-    cluster = _ClusterWatch(call) if with_cluster else None
-    while until_ms is None or clock_ms() < until_ms:
-        try:
-            changes = await dispatcher.listing_changes(ListingChangesQuery(since=version))
-            if changes.complete:
-                lines: Iterable[JobLine] = (line for line in changes.lines if only in (None, id_and_status(line)[0]))
-                pieces = [_event(line, clock_ms()) for line in lines]
-                if pieces:
-                    sent_s = clock_s()
-                    yield b"".join(pieces)
-            else:
-                async for piece in _current(dispatcher, only, clock_ms):
-                    sent_s = clock_s()
-                    yield piece
-            version, led_s = changes.version, clock_s()
-            if cluster is not None and await cluster.has_changed(clock_s()):
-                sent_s = clock_s()
-                yield _CLUSTER
-        except (Unavailable, Fenced):  # between two leaders
-            if clock_s() - led_s > _EVENT_SILENCE_S:
-                return
-        if clock_s() - sent_s > _EVENT_SILENCE_S:
-            sent_s = clock_s()
-            yield b": nothing new\n\n"
-        await asyncio.sleep(_EVENT_INTERVAL_S)
-
-
-class _ClusterWatch:
-    """Notices that there are other JobManagers, TaskManagers, free slots or waiting requests than before."""
-
-    def __init__(self, call: RestCall) -> None:
-        self._services: Final = call.services
-        self._looked_s = -math.inf
-        self._seen: object = None
-
-    async def has_changed(self, now_s: float) -> bool:
-        """Return whether they have, since the last call that looked; true the first time."""
-        if now_s - self._looked_s < _CLUSTER_INTERVAL_S:
-            return False
-        self._looked_s = now_s
-        resources = await self._services.resource_manager.overview()
-        found = (
-            self._services.job_managers(),
-            tuple((one.id, one.slots, one.free_slots) for one in resources.task_managers),
-            tuple((request.job_id, request.request, request.priority) for request in resources.waiting),
-            resources.starting,
-        )
-        changed, self._seen = found != self._seen, found
-        return changed
-
-
-async def _current(
-    dispatcher: DispatcherGateway, only: JobId | None, clock_ms: Callable[[], int]
-) -> AsyncGenerator[bytes]:
-    """Yield events for the jobs as they are."""
-    if only is not None:
-        yield _event((await dispatcher.job(JobQuery(job_id=only))).summary(), clock_ms())
-        return
-    page = await dispatcher.list_jobs(JobsQuery(limit=_ENDED_AT_FIRST))
-    yield _listed(page, clock_ms)
-    while page.next is not None:  # jobs that have not ended, and started before all of these
-        page = await dispatcher.list_jobs(JobsQuery(limit=MAX_PAGE, after=page.next, ended=False))
-        yield _listed(page, clock_ms)
-        await asyncio.sleep(0)
-
-
-def _listed(page: JobsPage, clock_ms: Callable[[], int]) -> bytes:
-    end = _LISTED if page.next is None else b""
-    return b"".join([_event(line, clock_ms()) for line in page.lines]) + end
-
-
-def _event(line: JobLine, now_ms: int) -> bytes:
-    return b"event: job\ndata: " + encoded_line(line, now_ms) + b"\n\n"

@@ -20,7 +20,7 @@ from flintlock.model.access.principals import ANONYMOUS, UNKNOWN_CALLER, Princip
 from flintlock.model.causes import current_cause
 from flintlock.model.errors import FlintlockError, Forbidden, Unauthenticated
 from flintlock.model.ids import is_job_id
-from flintlock.rest.server.http import PRINCIPAL, ROUTE, send_error
+from flintlock.rest.server.http import AUTHENTICATE, PRINCIPAL, ROUTE, send_error
 from flintlock.rest.server.route import Route, bare_path
 from flintlock.rest.server.routes import TABLE
 from flintlock.rest.server.upstream import FORWARDED
@@ -101,10 +101,16 @@ class AccessControl:
         if b"origin" in found or b"cookie" in found or b"sec-fetch-site" in found:
             scope["headers"] = _without_browser(scope["headers"], credential)
         scope[PRINCIPAL], scope[ROUTE] = principal, route
+        if route is not None and route.streams:
+            scope[AUTHENTICATE] = lambda: self._authenticate_again(route, credential)
         if scope["method"] in _SAFE or self._audit is None:
             await self._app(scope, receive, send)
         else:
             await self._serve_audited(scope, receive, send, principal)
+
+    async def _authenticate_again(self, route: Route, credential: bytes | None) -> None:
+        """Verify the credential of a request that is still being served. Raises what refuses a new one."""
+        _check_role(route, await self._authenticate(credential))
 
     async def _serve_audited(self, scope: Scope, receive: Receive, send: Send, principal: Principal) -> None:
         """Serve a request that changes something, and write its line when the outcome is known."""

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Final, TypeAlias
 
 import structlog
+from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
@@ -30,6 +31,8 @@ from flintlock.model.errors import (
     Unavailable,
 )
 from flintlock.model.jobs import JobQuery
+from flintlock.rest.events.documents import FollowedDocument, Response
+from flintlock.rest.events.shared import SharedValues
 from flintlock.rest.server.http import (
     ANY_PAGE,
     BYTES,
@@ -43,7 +46,7 @@ from flintlock.rest.server.http import (
 from flintlock.rest.server.request_body import header
 from flintlock.rest.server.response_cache import CachedResponse, ResponseCache
 from flintlock.rest.server.route import RequestTimer, Route, bare_path
-from flintlock.rest.server.routes import ROUTES
+from flintlock.rest.server.routes import ROUTES, TABLE
 
 log = structlog.get_logger()
 Serve: TypeAlias = Callable[[Request], Awaitable[HttpResponse]]
@@ -69,8 +72,9 @@ STATUS_OF: Final[Mapping[type[FlintlockError], int]] = {
 def rest_app(services: RestServices) -> ASGIApp:
     """Return the application. Every path is served bare and under /v1. One for each registry: timers register there."""
     by_path: dict[str, dict[str, Serve]] = {}
+    documents = FollowedDocuments(by_path)
     for row in ROUTES:
-        by_path.setdefault(row.path, {})[row.method] = _timed(_serve(row, services), row, services)
+        by_path.setdefault(row.path, {})[row.method] = _timed(_serve(row, services, documents), row, services)
     cached = {row: by_path[row.path]["GET"] for row in ROUTES if row.cache_version}
     return CachedRoutes(TableRouter(by_path), services, cached)
 
@@ -116,6 +120,46 @@ class CachedRoutes:
 
     def _now_s(self) -> float:
         return self._services.clock_ms() / 1000
+
+
+class FollowedDocuments:
+    """Serves the documents that streams of events follow, by the same handlers as requests."""
+
+    def __init__(self, serve: Mapping[str, Mapping[str, Serve]]) -> None:
+        self._serve: Final = serve
+        self.values: Final = SharedValues()
+
+    def find(self, path: str) -> FollowedDocument | None:
+        """Return the document of a path, with its query; None if there is none that can be followed.
+
+        All of them are for viewers, so whoever may follow events may read them, and the same for all.
+        """
+        bare, _, query = path.partition("?")
+        row = TABLE.find("GET", bare_path(bare))
+        if row is None or not row.follow_s:
+            return None
+        is_output = row.answers is shapes.JobLogs
+        if is_output and not {"region", "attempt"} <= QueryParams(query).keys():
+            return None  # it would be that of several attempts
+        return FollowedDocument(path=path, every_s=row.follow_s, is_output=is_output, read=self._read)
+
+    async def _read(self, path: str) -> Response:
+        bare, _, query = path.partition("?")
+        row = TABLE.find("GET", bare_path(bare))
+        assert row is not None  # noqa: S101  # `find` has found it
+        parts = bare_path(bare).split("/")
+        scope: Scope = {
+            "type": "http",
+            "method": "GET",
+            "path": bare,
+            "query_string": query.encode(),
+            "headers": [],
+            "path_params": {name: parts[index] for index, name in _parameters(row.path)},
+        }
+        made = await self._serve[row.path]["GET"](Request(scope))
+        if made.status == 503:
+            raise Unavailable("there is no leader at present")
+        return Response(made.status, made.body)
 
 
 class TableRouter:
@@ -172,14 +216,20 @@ def error_response(error: FlintlockError) -> HttpResponse:
     return json_response(shapes.Errors(errors=lines), status, {"Retry-After": "1"} if status == 503 else {})
 
 
-def _serve(row: Route, services: RestServices) -> Serve:
+def _serve(row: Route, services: RestServices, documents: FollowedDocuments) -> Serve:
     async def serve(request: Request) -> HttpResponse:
         encoding = (header(request, b"content-encoding") or "identity").lower()
         if encoding != "identity":
             raise HTTPException(415, f"Content-Encoding {encoding!r} is not supported: send the body as it is")
         _check_content_type(row, request)
         try:
-            call = RestCall(request=request, services=services, max_wait_s=row.max_wait_s)
+            call = RestCall(
+                request=request,
+                services=services,
+                max_wait_s=row.max_wait_s,
+                shared=documents.values,
+                document=documents.find,
+            )
             if row.of_own_job and not call.principal.role.includes(Role.OPERATOR):
                 await _check_owner(call)
             return await row.handler(call)

@@ -23,6 +23,8 @@ from flintlock.model.errors import Invalid, NotFound
 from flintlock.model.ids import JobId, is_job_id
 from flintlock.model.jobgraph import Versions
 from flintlock.model.quantities import duration_s
+from flintlock.rest.events.documents import FollowedDocument
+from flintlock.rest.events.shared import SharedValues
 from flintlock.rest.jobs.submission import BlobUploads
 from flintlock.security.sessions import LoginCodes, Sessions
 from flintlock.security.spark_ui_links import SparkUiLinks
@@ -31,6 +33,8 @@ JSON: Final = "application/json; charset=UTF-8"
 ARROW: Final = "application/vnd.apache.arrow.stream"
 PRINCIPAL: Final = "flintlock.principal"
 """The key of a request's scope under which access control puts who sends it."""
+AUTHENTICATE: Final = "flintlock.authenticate"
+"""The key of a request's scope under which access control puts what verifies its credential and role once more."""
 ROUTE: Final = "flintlock.route"
 """The key of a request's scope under which access control puts the row that serves it; None: there is none."""
 BYTES: Final = "application/octet-stream"
@@ -86,11 +90,21 @@ class RestCall:
     request: Request
     services: RestServices
     max_wait_s: float = 0.0  # of the route
+    shared: SharedValues = field(default_factory=SharedValues)  # of all streams of this process
+    document: Callable[[str], FollowedDocument | None] = lambda _: None  # returns one that a stream can follow, by path
 
     @property
     def principal(self) -> Principal:
         """Who sends the request. There is always one: access control comes before every route."""
         return self.request.scope[PRINCIPAL]
+
+    async def authenticate_again(self) -> None:
+        """Verify the credential of a request that takes long. Raises Unauthenticated, Forbidden, Unavailable."""
+        await self.request.scope[AUTHENTICATE]()
+
+    def has_expired(self) -> bool:
+        """Return whether the credential of the request has expired."""
+        return self.principal.expires_ms is not None and self.services.clock_ms() >= self.principal.expires_ms
 
     @property
     def job_id(self) -> JobId:

@@ -81,6 +81,7 @@ class Route:
     below: bool = False  # it also serves all paths below its own
     any_page: bool = False  # it serves pages of any origin: its path contains a pass, and it reads no cookie
     streams: bool = False  # the response has no end: server-sent events
+    follow_s: float = 0.0  # how often a stream that follows the document looks at it; 0: it cannot be followed
     max_wait_s: float = 0.0  # how long `wait` may delay the response; 0: the route has no such parameter
     idempotency_key: bool = False  # a client that does not know whether its request arrived needs a key to repeat it
     timer: Callable[[CollectorRegistry], RequestTimer] | None = None

@@ -31,6 +31,8 @@ from flintlock.rest.cluster import process_handlers as process
 from flintlock.rest.cluster import spark_ui
 from flintlock.rest.cluster import taskmanager_handlers as taskmanager
 from flintlock.rest.dashboard import handlers as dashboard
+from flintlock.rest.events import stream as event_stream
+from flintlock.rest.events.documents import MAX_FOLLOWED
 from flintlock.rest.jobs import applications, check, checkpoints, listing, operations, quarantine, queries, rerun
 from flintlock.rest.jobs import handlers as jobs
 from flintlock.rest.metrics import handlers as metrics
@@ -91,6 +93,17 @@ _EVENTS_OF_CLUSTER = Parameter(
     description="`true`: also an event `cluster` when JobManagers, TaskManagers, slots or the queue change.",
     pattern="^(true|false)$",
 )
+_FOLLOW = Parameter(
+    name="follow",
+    description="The path of a document, with its query: also an event `document` with it, at the beginning and when it"
+    f" has changed, or with the output that follows, of a path of logs. Up to {MAX_FOLLOWED} times.",
+)
+_LAST_EVENT = Parameter(
+    name="Last-Event-ID",
+    where="header",
+    description="The `id` that the client has received last: what has changed since is sent, after an event `resumed`,"
+    " instead of all jobs, where that is known.",
+)
 _METRICS: Final = list[of_cluster.Metric]
 _AGGREGATED: Final = list[of_cluster.AggregatedMetric]
 _JSON: Final = ("application/json",)
@@ -110,10 +123,11 @@ def _get(
     errors: tuple[int, ...] = (),
     served_by: ServedBy = ServedBy.LEADER,
     role: Role | None = Role.VIEWER,
+    follow_s: float = 0.0,
 ) -> Route:
     return Route(
         method="GET", path=path, handler=handler, role=role, answers=answers, query=query, errors=errors,
-        served_by=served_by,
+        served_by=served_by, follow_s=follow_s,
     )  # fmt: skip
 
 
@@ -220,7 +234,10 @@ ROUTES: Final[tuple[Route, ...]] = (
         status=202, body=_JSON, takes=DisposalRequest, errors=(400, 409, 413, 503),
     ),
     _get("/savepoint-disposal/{triggerid}", operations.disposal, shapes.OperationResponse, errors=(400, 404, 503)),
-    _get("/jobs/{jobid}/savepoints/{triggerid}", operations.savepoint, shapes.OperationResponse, errors=_JOB),
+    _get(
+        "/jobs/{jobid}/savepoints/{triggerid}", operations.savepoint, shapes.OperationResponse, errors=_JOB,
+        follow_s=0.5,
+    ),
     Route(
         method="PATCH", path="/jobs/{jobid}/clientHeartbeat", handler=jobs.client_heartbeat, role=_SUBMITTER,
         answers=shapes.Empty,
@@ -231,16 +248,16 @@ ROUTES: Final[tuple[Route, ...]] = (
     _get("/jobs/{jobid}/plan", jobs.plan, shapes.PlanResponse, errors=_JOB),
     _get("/jobs/{jobid}/config", jobs.config, shapes.JobConfigResponse, errors=_JOB),
     _get("/jobs/{jobid}/status", jobs.status, shapes.JobStatusResponse, errors=_JOB),
-    _get("/jobs/{jobid}/queries", queries.queries, QueriesResponse, errors=_JOB),
-    _get("/jobs/{jobid}/checkpoints", checkpoints.checkpoints, CheckpointsResponse, errors=_JOB),
+    _get("/jobs/{jobid}/queries", queries.queries, QueriesResponse, errors=_JOB, follow_s=1.0),
+    _get("/jobs/{jobid}/checkpoints", checkpoints.checkpoints, CheckpointsResponse, errors=_JOB, follow_s=1.0),
     _get("/jobs/{jobid}/exceptions", jobs.exceptions, shapes.ExceptionsResponse, _MAX, errors=_JOB),
     Route(
         method="GET", path="/jobs/{jobid}/execution-result", handler=jobs.execution_result, role=_VIEWER,
         answers=shapes.ExecutionResultResponse, errors=_JOB, max_wait_s=600.0,
     ),
-    _get("/jobs/{jobid}/attempts", jobs.attempts, shapes.JobAttempts, errors=_JOB),
-    _get("/jobs/{jobid}/logs", jobs.logs, shapes.JobLogs, _REGION, _ATTEMPT, _OFFSET, errors=_JOB),
-    _get("/jobs/{jobid}/changes", jobs.changes, shapes.JobChanges, errors=_JOB),
+    _get("/jobs/{jobid}/attempts", jobs.attempts, shapes.JobAttempts, errors=_JOB, follow_s=1.0),
+    _get("/jobs/{jobid}/logs", jobs.logs, shapes.JobLogs, _REGION, _ATTEMPT, _OFFSET, errors=_JOB, follow_s=0.5),
+    _get("/jobs/{jobid}/changes", jobs.changes, shapes.JobChanges, errors=_JOB, follow_s=1.0),
     _get("/jobs/{jobid}/accumulators", vertices.job_accumulators, of_vertices.JobAccumulators, errors=_JOB),
     _get(_VERTEX, vertices.details, of_vertices.VertexDetails, errors=_JOB),
     _get(f"{_VERTEX}/subtasktimes", vertices.times, of_vertices.VertexTimes, errors=_JOB),
@@ -308,12 +325,12 @@ ROUTES: Final[tuple[Route, ...]] = (
         served_by=_ANY,
     ),
     _get("/jobmanagers", cluster.job_managers, of_cluster.JobManagersResponse, errors=(503,)),
-    _get("/taskmanagers", cluster.task_managers, of_cluster.TaskManagersResponse, errors=(503,)),
+    _get("/taskmanagers", cluster.task_managers, of_cluster.TaskManagersResponse, errors=(503,), follow_s=2.0),
     _get(
         "/taskmanagers/metrics", metrics.task_managers, _AGGREGATED, _GET, _AGG, _TASK_MANAGERS, errors=(400, 404, 503)
     ),
-    _get(f"{_TASK_MANAGER}/metrics", metrics.task_manager, _METRICS, _GET, errors=(404, 503)),
-    _get(_TASK_MANAGER, cluster.task_manager, of_cluster.TaskManagerDetails, errors=(404, 503)),
+    _get(f"{_TASK_MANAGER}/metrics", metrics.task_manager, _METRICS, _GET, errors=(404, 503), follow_s=5.0),
+    _get(_TASK_MANAGER, cluster.task_manager, of_cluster.TaskManagerDetails, errors=(404, 503), follow_s=2.0),
     _get(
         f"{_TASK_MANAGER}/thread-dump", taskmanager.thread_dump, of_process.ThreadDump, errors=(404, 503),
         role=_OPERATOR,
@@ -346,8 +363,8 @@ ROUTES: Final[tuple[Route, ...]] = (
     _get("/readyz", cluster.readyz, of_cluster.Health, errors=(503,), role=None),
     _get("/metrics", metrics.prometheus, str, served_by=_ANY),
     Route(
-        method="GET", path="/events", handler=listing.events, role=_VIEWER,
-        answers=str, query=(_EVENTS_OF, _EVENTS_OF_CLUSTER), errors=_JOB,
+        method="GET", path="/events", handler=event_stream.events, role=_VIEWER,
+        answers=str, query=(_EVENTS_OF, _EVENTS_OF_CLUSTER, _FOLLOW, _LAST_EVENT), errors=_JOB,
         streams=True,
     ),
     _get("/openapi.json", _describe, dict[str, Any], served_by=_ANY),

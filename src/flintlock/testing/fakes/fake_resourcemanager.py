@@ -52,6 +52,7 @@ class FakeResourceManager:
         self.removed: list[RemoveFiles] = []
         self.removals_s: list[float] = []  # when each removal was requested, failed ones too
         self.seen = ResourceOverview()  # what `overview` answers
+        self.overviews = 0  # how often it was called
         self.logged: list[JobId] = []  # jobs whose output is at some TaskManager
         self.logs: dict[AttemptId, bytes] = {}
         self.process_answers: dict[ProcessQuery, ProcessAnswer] = {}
@@ -97,6 +98,7 @@ class FakeResourceManager:
 
     async def overview(self) -> ResourceOverview:
         """Return `seen`."""
+        self.overviews += 1
         self._fail()
         return self.seen
 
