@@ -137,11 +137,17 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return places[request.param]()
 
 
+async def started(driver: WorkerDriver) -> TaskManagerId:
+    worker = await driver.start()
+    assert worker is not None
+    return worker
+
+
 async def test_each_worker_has_an_id_of_its_own_and_runs_until_it_is_released(place: Place) -> None:
     async with place.term() as driver:
         assert driver.taken_over == ()
         assert driver.slots >= 1
-        first, second = await driver.start(), await driver.start()
+        first, second = await started(driver), await started(driver)
         assert first != second
         assert place.running() == {first, second}
         await driver.release(first)
@@ -154,7 +160,7 @@ async def test_each_worker_has_an_id_of_its_own_and_runs_until_it_is_released(pl
 
 async def test_a_worker_that_ends_by_itself_is_reported_once_and_a_released_one_never(place: Place) -> None:
     async with place.term() as driver:
-        killed, released, last = await driver.start(), await driver.start(), await driver.start()
+        killed, released, last = await started(driver), await started(driver), await started(driver)
         await driver.release(released)
         place.kill(killed)
         ended = await driver.ended()
@@ -168,11 +174,11 @@ async def test_a_worker_that_ends_by_itself_is_reported_once_and_a_released_one_
 
 async def test_workers_outlive_their_term_and_the_next_one_can_release_them(place: Place) -> None:
     async with place.term() as driver:
-        first, second = await driver.start(), await driver.start()
+        first, second = await started(driver), await started(driver)
     assert place.running() == {first, second}
     async with place.term() as driver:
         assert set(driver.taken_over) == {first, second}
-        assert await driver.start() not in (first, second)
+        assert await started(driver) not in (first, second)
         place.kill(first)
         assert (await driver.ended()).id == first
         await driver.release(second)
@@ -184,11 +190,20 @@ async def test_workers_outlive_their_term_and_the_next_one_can_release_them(plac
 
 async def test_a_cluster_that_shuts_down_ends_all_workers_and_starts_no_more(place: Place) -> None:
     async with place.term() as driver:
-        await driver.start()
+        await started(driver)
     async with place.term() as driver:
-        await driver.start()
+        await started(driver)
         assert len(place.running()) == 2
         await driver.release_all()
         assert place.running() == set()
         with pytest.raises(Unavailable, match="shutting down"):
-            await driver.start()
+            await started(driver)
+
+
+async def test_no_start_is_withdrawn_that_does_not_wait(place: Place) -> None:
+    async with place.term() as driver:
+        assert not driver.withdraw_start()
+        worker = await started(driver)
+        assert not driver.withdraw_start()
+        assert place.running() == {worker}
+        await driver.release(worker)

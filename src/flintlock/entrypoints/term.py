@@ -94,10 +94,14 @@ class GatedWorkerDriver:
         """Workers that an earlier leader started."""
         return self._driver.taken_over
 
-    async def start(self) -> TaskManagerId:
+    async def start(self) -> TaskManagerId | None:
         """Start a worker."""
         await self._gate.wait_until_active()
         return await self._driver.start()
+
+    def withdraw_start(self) -> bool:
+        """Withdraw a start of this leader; that needs no leadership."""
+        return self._driver.withdraw_start()
 
     async def release(self, worker: TaskManagerId) -> None:
         """End a worker."""

@@ -38,10 +38,18 @@ class WorkerDriver(Protocol):
         """What a worker has beside slots; 0 where that is not known."""
         ...
 
-    async def start(self) -> TaskManagerId:
+    async def start(self) -> TaskManagerId | None:
         """Start a worker and return the id that it will register with, which no other worker ever had.
 
-        Raises Unavailable if it cannot be started.
+        It may wait for resources for as long as that takes; None if it was withdrawn meanwhile. Raises Unavailable if
+        the worker cannot be started.
+        """
+        ...
+
+    def withdraw_start(self) -> bool:
+        """Withdraw the latest start that waits for resources: no worker will come of it.
+
+        Return whether there was one; False also where starts never wait.
         """
         ...
 

@@ -381,6 +381,11 @@ WORKERS_TAKEN_OVER: Final = _event(
 )
 WORKER_STARTED: Final = _event("ResourceManager", "worker-started", "A worker was started.")
 WORKER_ENDED: Final = _event("ResourceManager", "worker-ended", "A worker's process has ended.")
+WORKER_START_WITHDRAWN: Final = _event(
+    "ResourceManager",
+    "worker-start-withdrawn",
+    "A worker that was requested and had no resources yet is not needed any more.",
+)
 WORKER_NOT_STARTED: Final = _event("ResourceManager", "worker-not-started", "A worker could not be started.")
 WORKER_NOT_RELEASED: Final = _event("ResourceManager", "worker-not-released", "An idle worker could not be ended.")
 JOBMASTER_SLOW: Final = _event(

@@ -19,7 +19,14 @@ from flintlock.model.application import ShutDownCluster
 from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import TaskManagerId
 from flintlock.resourcemanager.slot_manager import SlotManager
-from flintlock.resourcemanager.workers import ReleaseWorker, StartWorker, WorkerOrder, WorkerRules, Workers
+from flintlock.resourcemanager.workers import (
+    ReleaseWorker,
+    StartWorker,
+    WithdrawStart,
+    WorkerOrder,
+    WorkerRules,
+    Workers,
+)
 
 log: FilteringBoundLogger = structlog.get_logger()
 
@@ -101,6 +108,8 @@ class ActiveWorkers:
             match order:
                 case StartWorker():
                     self._scope.create_task(self._start(), name="start-worker")
+                case WithdrawStart():
+                    self._withdraw_start()
                 case ReleaseWorker(id=worker, reason=reason):
                     gateway = self._gateway_of(worker)
                     self._lose(worker, reason)
@@ -113,9 +122,16 @@ class ActiveWorkers:
             log.error(log_events.WORKER_NOT_STARTED, reason=error.public)
             self._workers.start_failed(_now_s())
         else:
+            if worker is None:
+                return  # withdrawn, and counted as that
             log.info(log_events.WORKER_STARTED, task_manager=worker)
             self._workers.started(worker, _now_s())
         self.wake()
+
+    def _withdraw_start(self) -> None:
+        if self._driver.withdraw_start():
+            log.info(log_events.WORKER_START_WITHDRAWN)
+            self._workers.withdrawn()
 
     async def _release(self, worker: TaskManagerId, reason: str, gateway: TaskManagerGateway | None) -> None:
         log.info(log_events.WORKER_RELEASED, task_manager=worker, reason=reason)

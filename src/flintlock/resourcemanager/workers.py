@@ -2,7 +2,8 @@
 
 Workers are started for requests that wait now and that neither free slots nor starting workers will serve; never more
 than `resourcemanager.max-taskmanagers` at once, including those that are starting or being released. A worker that was
-idle for a while is released. One that died, timed out or never registered is replaced, if it is still needed, after a
+idle for a while is released, and a start that still waits for resources is withdrawn when no request needs it any
+more. One that died, timed out or never registered is replaced, if it is still needed, after a
 backoff that doubles each time until one has lived longer than that.
 
 A worker whose engine died has unregistered and registers again by itself: it counts as starting again, and is replaced
@@ -15,6 +16,7 @@ like new ones; one that registers and says that it is a worker (its leader was o
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
@@ -49,6 +51,10 @@ class StartWorker(Struct, frozen=True):
     """Start a worker."""
 
 
+class WithdrawStart(Struct, frozen=True):
+    """Withdraw a start that the driver has not confirmed, if it still waits for resources."""
+
+
 class ReleaseWorker(Struct, frozen=True):
     """End a worker."""
 
@@ -56,7 +62,7 @@ class ReleaseWorker(Struct, frozen=True):
     reason: str
 
 
-WorkerOrder: TypeAlias = StartWorker | ReleaseWorker
+WorkerOrder: TypeAlias = StartWorker | WithdrawStart | ReleaseWorker
 
 
 class Workers:
@@ -80,7 +86,10 @@ class Workers:
         return worker in self._releasing
 
     def decide(self, missing: Missing, idle_since_s: IdleSince, now_s: float) -> list[WorkerOrder]:
-        """Return what to do now. What is returned counts as ordered: a second call does not order it again."""
+        """Return what to do now. What is returned counts as ordered: a second call does not order it again.
+
+        Except `WithdrawStart`: it may come too late, and counts when it is `withdrawn`.
+        """
         orders: list[WorkerOrder] = []
         for worker, since_s in list(self._starting.items()):
             if now_s - since_s >= self._rules.registration_s:
@@ -96,7 +105,7 @@ class Workers:
             count = missing(self.coming(), self._rules.limit - there)
             self._ordered += count
             orders += [StartWorker()] * count
-        return orders
+        return orders + [WithdrawStart()] * self._unneeded(missing)
 
     def next_due_s(self, idle_since_s: IdleSince, now_s: float) -> float:
         """Return the seconds until `decide` may return an order if no event comes first."""
@@ -118,6 +127,10 @@ class Workers:
         """The driver has started a worker."""
         self._ordered -= 1
         self._starting[worker] = now_s
+
+    def withdrawn(self) -> None:
+        """The driver has withdrawn a start."""
+        self._ordered -= 1
 
     def start_failed(self, now_s: float) -> None:
         """The driver could not start a worker."""
@@ -152,6 +165,14 @@ class Workers:
         self._releasing.discard(worker)
 
     # Inside
+
+    def _unneeded(self, missing: Missing) -> int:
+        """Return how many starts that are not confirmed could be withdrawn without being ordered again."""
+        if not self._ordered:
+            return 0
+        coming = self.coming()
+        fewest = bisect_left(range(coming - self._ordered, coming), True, key=lambda count: missing(count, 1) == 0)
+        return self._ordered - fewest
 
     def _give_up(self, worker: TaskManagerId, reason: str, now_s: float) -> ReleaseWorker:
         self._forget(worker, now_s)

@@ -1,8 +1,10 @@
 """All containers of one ApplicationMaster, over all terms of its process.
 
 The registration with YARN is the process's, and so are its containers: a leadership that is lost and won again changes
-nothing about them. One task sends heartbeats, and with each learns which containers were allocated and which have
-completed. Calls to NodeManagers never wait behind a heartbeat, which blocks while the ResourceManager of YARN is away.
+nothing about them. One task sends heartbeats: each says how many containers are awaited at that moment, so that a
+request that is not needed any more is withdrawn by the next one, and brings the containers that were allocated and
+those that have completed. Calls to NodeManagers never wait behind a heartbeat, which blocks while the ResourceManager
+of YARN is away.
 
 A container that YARN has only written off (`ContainerEnd.is_known_to_have_ended`) is not reported as ended: its
 TaskManager may still run, and may have work. It is then as any other TaskManager that falls silent, or does not:
@@ -73,7 +75,9 @@ class YarnContainers:
         self._heartbeats: Final = DaemonThreads(1, "yarn-heartbeat")
         self._calls: Final = DaemonThreads(_CALLS, "yarn-call")
         self._running: Final[dict[str, _Running]] = {}  # each is removed when YARN says that it has completed
-        self._awaited: Final[deque[asyncio.Future[Container]]] = deque()  # starts, in the order of their requests
+        self._awaited: Final[deque[asyncio.Future[Container | None]]] = (
+            deque()
+        )  # starts, in the order of their requests
         self._ends: asyncio.Queue[WorkerEnded] | None = None  # of the term that listens
         self._sooner = asyncio.Event()  # the next heartbeat is wanted at the short interval
         self._failures: Final = NodeFailures(exclusion)
@@ -103,7 +107,9 @@ class YarnContainers:
         """
         while True:
             self._sooner.clear()
-            answer = await asyncio.wrap_future(self._heartbeats.submit(self._gateway.heartbeat))
+            wanted = sum(not awaited.done() for awaited in self._awaited)
+            beat = self._heartbeats.submit(lambda wanted=wanted: self._gateway.heartbeat(self.size, wanted))
+            answer = await asyncio.wrap_future(beat)
             if answer.shut_down:
                 raise Unavailable("YARN has ended this attempt of the application: another one may have begun")
             self._take(answer)
@@ -111,20 +117,22 @@ class YarnContainers:
             waits = bool(self._awaited) or any(each.is_released for each in self._running.values())
             await self._pause(self._intervals.waiting_s if waits else self._intervals.idle_s)
 
-    async def start(self) -> TaskManagerId:
+    async def start(self) -> TaskManagerId | None:
         """Request a container, wait for it however long that takes, and start a TaskManager in it.
 
-        If the caller is cancelled, the request is withdrawn. Raises Unavailable if the TaskManager cannot be started.
+        If the caller is cancelled, the request is withdrawn; None if `withdraw_start` has withdrawn it. Raises
+        Unavailable if the TaskManager cannot be started.
         """
-        awaited: asyncio.Future[Container] = asyncio.get_running_loop().create_future()
+        awaited: asyncio.Future[Container | None] = asyncio.get_running_loop().create_future()
         self._awaited.append(awaited)
+        self._sooner.set()
         try:
-            await self._call(lambda: self._gateway.request(self.size))
-            self._sooner.set()
             container = await awaited
         except BaseException:
             self._abandon(awaited)
             raise
+        if container is None:
+            return None
         self._running[container.id] = _Running(container)
         try:
             await self._call(lambda: self._gateway.launch(container, self._launch(container)))
@@ -136,6 +144,15 @@ class YarnContainers:
                 f"container {container.id} cannot be started on {container.node}: {error.public}"
             ) from error
         return TaskManagerId(container.id)
+
+    def withdraw_start(self) -> bool:
+        """Withdraw the latest start that waits for a container; return whether there was one."""
+        while self._awaited:
+            awaited = self._awaited.pop()
+            if not awaited.done():
+                awaited.set_result(None)
+                return True
+        return False
 
     async def release(self, worker: TaskManagerId) -> None:
         """End a container; return once YARN says that it has ended. Raises Unavailable if that takes too long."""
@@ -202,13 +219,11 @@ class YarnContainers:
             log.warning(log_events.YARN_NODES_EXCLUDED, hosts=sorted(hosts))
             await self._call(lambda: self._gateway.exclude(hosts))
 
-    def _abandon(self, awaited: asyncio.Future[Container]) -> None:
-        """Take a request back, or the container that has come for it meanwhile."""
+    def _abandon(self, awaited: asyncio.Future[Container | None]) -> None:
+        """Withdraw a request, or give the container back that has come for it meanwhile."""
         if awaited in self._awaited:
             self._awaited.remove(awaited)
-            self._calls.submit(lambda: self._gateway.withdraw(self.size))
-        elif awaited.done() and not awaited.cancelled():
-            container = awaited.result()
+        elif awaited.done() and not awaited.cancelled() and (container := awaited.result()) is not None:
             self._calls.submit(lambda: self._gateway.give_back(container))
 
     async def _pause(self, interval_s: float) -> None:

@@ -96,19 +96,11 @@ class ApplicationMasterGateway(Protocol):
         """Register this attempt; return the containers of earlier ones that run."""
         ...
 
-    def request(self, size: ContainerSize) -> None:
-        """Request one more container, which a later heartbeat brings."""
-        ...
+    def heartbeat(self, size: ContainerSize, wanted: int) -> Allocation:
+        """Tell YARN that this attempt is alive, and request `wanted` containers in all, with those of earlier calls.
 
-    def withdraw(self, size: ContainerSize) -> None:
-        """Request one container less. One that was allocated meanwhile may still come."""
-        ...
-
-    def heartbeat(self) -> Allocation:
-        """Tell YARN that this attempt is alive; return what has happened since the last call.
-
-        A container that is returned as allocated is no longer requested. Raises Refused for requests that YARN can
-        never serve.
+        Return what has happened since the last call. A container that is returned as allocated is no longer requested;
+        one may also come for a request that this call withdraws. Raises Refused for requests that YARN can never serve.
         """
         ...
 

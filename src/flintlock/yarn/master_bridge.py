@@ -46,20 +46,9 @@ class BridgedApplicationMaster:
         answer: Any = self._yarn.call(self._masters.registerApplicationMaster, host, port, tracking_url)
         return Registered(containers=tuple(map(_container, answer.getContainersFromPreviousAttempts())))
 
-    def request(self, size: ContainerSize) -> None:
+    def heartbeat(self, size: ContainerSize, wanted: int) -> Allocation:
         """See `ApplicationMasterGateway`."""
-        priority = self._yarn.records.Priority.newInstance(_PRIORITY)
-        request = self._requests_class(size_record(self._yarn, size), None, None, priority)
-        self._yarn.call(self._masters.addContainerRequest, request)
-        self._requested.append(request)
-
-    def withdraw(self, size: ContainerSize) -> None:  # noqa: ARG002 (all have one size)
-        """See `ApplicationMasterGateway`."""
-        if self._requested:
-            self._yarn.call(self._masters.removeContainerRequest, self._requested.pop())
-
-    def heartbeat(self) -> Allocation:
-        """See `ApplicationMasterGateway`."""
+        self._request(size, wanted)
         try:
             answer: Any = self._yarn.call(self._masters.allocate, _PROGRESS)
         except NotFound:  # ApplicationAttemptNotFoundException: another attempt has taken over
@@ -67,7 +56,7 @@ class BridgedApplicationMaster:
         allocated: list[Container] = []
         for found in answer.getAllocatedContainers():
             if self._requested:  # else the client requests another one in its place
-                self._yarn.call(self._masters.removeContainerRequest, self._requested.pop())
+                self._withdraw()
             container = _container(found)
             self._allocated[container.id] = found
             allocated.append(container)
@@ -85,6 +74,19 @@ class BridgedApplicationMaster:
             nodes=int(answer.getNumClusterNodes()),
             shut_down=answer.getAMCommand() is not None,
         )
+
+    def _request(self, size: ContainerSize, wanted: int) -> None:
+        """Have the next call to YARN request so many containers in all."""
+        while len(self._requested) > wanted:
+            self._withdraw()
+        while len(self._requested) < wanted:
+            priority = self._yarn.records.Priority.newInstance(_PRIORITY)
+            request = self._requests_class(size_record(self._yarn, size), None, None, priority)
+            self._yarn.call(self._masters.addContainerRequest, request)
+            self._requested.append(request)
+
+    def _withdraw(self) -> None:
+        self._yarn.call(self._masters.removeContainerRequest, self._requested.pop())
 
     def exclude(self, hosts: frozenset[str]) -> None:
         """See `ApplicationMasterGateway`."""

@@ -63,7 +63,11 @@ class YarnWorkers:
         size = self._containers.size
         return Resources(cpu=float(size.vcores), memory=size.memory_mb * _MIB)
 
-    async def start(self) -> TaskManagerId:
+    def withdraw_start(self) -> bool:
+        """Request one container less, if one is awaited."""
+        return self._containers.withdraw_start()
+
+    async def start(self) -> TaskManagerId | None:
         """Wait for a container, and start a TaskManager in it."""
         if self._shutting_down:
             raise Unavailable("no container is requested: the cluster is shutting down")

@@ -265,6 +265,10 @@ class RecordingDriver:
         self.asked.append("start")
         return TaskManagerId("worker")
 
+    def withdraw_start(self) -> bool:
+        self.asked.append("withdraw")
+        return True
+
     async def release(self, worker: TaskManagerId) -> None:
         self.asked.append(f"release {worker}")
 
@@ -287,10 +291,11 @@ async def test_paused_leader_starts_and_releases_no_worker() -> None:
         assert driver.asked == []
         assert (await workers.ended()).id == "worker"  # waiting for the end of a worker needs no leadership
         assert (workers.slots, workers.resources) == (1, Resources())
+        assert workers.withdraw_start()  # neither does a start that is not needed any more
 
         reason.clear()
 
-    assert sorted(driver.asked) == ["release worker", "start"]
+    assert sorted(driver.asked) == ["release worker", "start", "withdraw"]
 
 
 REMOVE: Final = RemoveFiles(job_id=A, directories=())

@@ -49,6 +49,7 @@ def test_a_task_manager_has_the_files_of_the_application_and_the_address_of_its_
         async with application.platform.serving("http://10.0.0.1:8081"), opener(TOKEN) as driver:
             assert application.master.registered == ("10.0.0.1", 8081, "http://10.0.0.1:8081")
             worker = await driver.start()
+            assert worker is not None
             launch = application.master.launched[worker]
             assert (driver.slots, driver.resources.cpu) == (2, 2.0)
             for setting in (f"taskmanager.resource-id={worker}", "jobmanager.rpc.address=10.0.0.1",
@@ -196,7 +197,9 @@ def test_only_task_managers_of_an_application_have_the_address_of_its_rest_api(t
         opener = started.platform.workers("10.0.0.1:4711")
         assert opener is not None
         async with started.platform.serving("http://10.0.0.1:8081"), opener(TOKEN) as driver:
-            return started.master.launched[await driver.start()].environment
+            await driver.start()
+            (launch,) = started.master.launched.values()
+            return launch.environment
 
     program = asyncio.run(environment(tmp_path / "application", application=True))
     assert program["FLINTLOCK_APPLICATION_REST"] == "http://10.0.0.1:8081"

@@ -55,6 +55,29 @@ async def test_a_job_that_waits_gets_a_worker_and_the_worker_goes_when_idle() ->
 
 
 @virtual_time
+async def test_a_worker_that_waits_for_resources_is_not_requested_any_more_when_its_job_is_gone() -> None:
+    harness = harness_of()
+    harness.workers.has_resources = False
+    async with harness.running() as manager:
+        await manager.declare_requirements(wants(A, r=2))
+        await manager.declare_requirements(wants(B, r=2))
+        await asyncio.sleep(MOMENT_S)
+        assert (await manager.overview()).starting == 2
+        await manager.declare_requirements(wants(A))
+        await asyncio.sleep(MOMENT_S)
+        assert (await manager.overview()).starting == 1
+        await manager.declare_requirements(wants(B))
+        await asyncio.sleep(MOMENT_S)
+        assert (await manager.overview()).starting == 0
+        assert not harness.workers.withdraw_start(), "both were withdrawn"
+
+        harness.workers.has_resources = True
+        await manager.declare_requirements(wants(B, r=2))
+        await asyncio.sleep(MOMENT_S)
+        assert harness.workers.started == ["worker-1"]
+
+
+@virtual_time
 async def test_no_worker_is_started_without_waiting_requests() -> None:
     harness = harness_of()
     async with harness.running() as manager:

@@ -13,6 +13,7 @@ from flintlock.resourcemanager.workers import (
     Missing,
     ReleaseWorker,
     StartWorker,
+    WithdrawStart,
     WorkerOrder,
     WorkerRules,
     Workers,
@@ -50,6 +51,32 @@ def test_workers_on_their_way_are_not_ordered_twice() -> None:
     assert workers.coming() == 2
     assert workers.decide(need(2), busy, 1.0) == []
     assert workers.decide(need(3), busy, 1.0) == [StartWorker()]
+
+
+def test_starts_that_no_request_needs_any_more_are_withdrawn() -> None:
+    """Those that are not confirmed: a worker that is starting registers, and is released when it was idle."""
+    workers = Workers(RULES)
+    assert workers.decide(need(3), busy, 0.0) == [StartWorker()] * 3
+    workers.started(ONE, 1.0)
+    assert workers.decide(need(2), busy, 1.0) == [WithdrawStart()]
+    assert workers.decide(need(2), busy, 1.0) == [WithdrawStart()], "the driver has not confirmed it yet"
+    workers.withdrawn()
+    assert workers.decide(need(2), busy, 1.0) == []
+    assert workers.decide(need(0), busy, 1.0) == [WithdrawStart()]
+    workers.withdrawn()
+    assert workers.coming() == 1
+    assert workers.decide(need(2), busy, 1.0) == [StartWorker()], "it is requested again when it is needed again"
+
+
+def test_a_start_that_would_be_ordered_again_is_not_withdrawn() -> None:
+    """Two requests of one slot each may spread over workers, so that one of two slots finds no room on them."""
+    workers = Workers(RULES)
+    workers.decide(need(3), busy, 0.0)
+
+    def spread(coming: int, at_most: int) -> int:
+        return min(at_most, {0: 2, 1: 1, 2: 1, 3: 0}[coming])
+
+    assert workers.decide(spread, busy, 0.0) == []
 
 
 def test_never_more_than_the_most() -> None:
@@ -162,20 +189,32 @@ class WorkerLife(RuleBasedStateMachine):
         self.registered: set[TaskManagerId] = set()
         self.leaving: set[TaskManagerId] = set()
         self.names = 0
+        self.withdraws = True  # otherwise the driver has the resources already
 
     def perform(self, orders: list[WorkerOrder]) -> None:
         for order in orders:
             if isinstance(order, StartWorker):
                 self.ordered += 1
+            elif isinstance(order, WithdrawStart):
+                assert self.ordered
+                if self.withdraws:
+                    self.ordered -= 1
+                    self.workers.withdrawn()
             else:
                 assert order.id in self.processes
                 assert order.id not in self.leaving
                 self.leaving.add(order.id)
                 self.registered.discard(order.id)
 
-    @rule(needed=st.integers(0, 5), seconds=st.floats(0, 400), idle_s=st.none() | st.floats(0, 60))
-    def decide(self, needed: int, seconds: float, idle_s: float | None) -> None:
+    @rule(
+        needed=st.integers(0, 5),
+        seconds=st.floats(0, 400),
+        idle_s=st.none() | st.floats(0, 60),
+        withdraws=st.booleans(),
+    )
+    def decide(self, needed: int, seconds: float, idle_s: float | None, withdraws: bool) -> None:
         self.now_s += seconds
+        self.withdraws = withdraws
         since = None if idle_s is None else self.now_s - idle_s
         self.perform(self.workers.decide(need(needed), lambda _: since, self.now_s))
 

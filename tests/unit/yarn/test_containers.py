@@ -16,7 +16,7 @@ from flintlock.testing.fakes.fake_yarn import FakeApplicationMaster
 from flintlock.yarn.containers import HeartbeatIntervals, YarnContainers
 from flintlock.yarn.messages import ABORTED, PREEMPTED, Container, ContainerSize, Launch
 from flintlock.yarn.node_failures import ExclusionRules
-from flintlock.yarn.workers import yarn_workers
+from flintlock.yarn.workers import YarnWorkers, yarn_workers
 
 SIZE = ContainerSize(memory_mb=1024, vcores=1)
 EARLIER = Container(id="container_1_0001_01_000002", node="node:1")
@@ -48,6 +48,13 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.002)
 
 
+async def started(driver: YarnContainers | YarnWorkers) -> TaskManagerId:
+    """Start a worker that is not withdrawn."""
+    worker = await driver.start()
+    assert worker is not None
+    return worker
+
+
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(scenario())
 
@@ -56,7 +63,7 @@ def test_a_worker_is_started_in_the_container_that_a_heartbeat_brings() -> None:
     async def scenario() -> None:
         master = FakeApplicationMaster()
         async with serving(master) as (containers, _):
-            worker = await containers.start()
+            worker = await started(containers)
             assert master.launched[worker].command == f"run {worker}"
             assert containers.running() == (worker,)
             assert master.requested == 0
@@ -81,6 +88,30 @@ def test_a_start_that_is_cancelled_takes_its_request_back() -> None:
     run(scenario)
 
 
+def test_a_start_that_is_not_needed_any_more_is_withdrawn_and_the_others_wait_on() -> None:
+    """The next heartbeat requests fewer containers; one that comes all the same is given back."""
+
+    async def scenario() -> None:
+        master = FakeApplicationMaster()
+        master.allocates = False
+        async with serving(master) as (containers, _), yarn_workers(containers, slots=1) as driver:
+            async with asyncio.TaskGroup() as tasks:
+                first = tasks.create_task(driver.start(), name="first")
+                await until(lambda: master.requested == 1)
+                second = tasks.create_task(driver.start(), name="second")
+                await until(lambda: master.requested == 2)
+                assert driver.withdraw_start()
+                assert await second is None
+                await until(lambda: master.requested == 1)
+                master.allocates = True
+                worker = await first
+            assert containers.running() == (worker,)
+            assert not driver.withdraw_start(), "no start waits any more"
+            assert master.given_back == []
+
+    run(scenario)
+
+
 def test_a_container_that_nobody_waits_for_is_given_back_at_once() -> None:
     async def scenario() -> None:
         master = FakeApplicationMaster()
@@ -99,7 +130,7 @@ def test_a_container_that_cannot_be_launched_is_given_back_with_the_reason() -> 
         master.fails_to_launch = Unavailable("the node does not answer")
         async with serving(master) as (containers, _):
             with pytest.raises(Unavailable, match="cannot be started on node:1: the node does not answer"):
-                await containers.start()
+                await started(containers)
             await until(lambda: len(master.given_back) == 1)
             assert containers.running() == ()
 
@@ -113,7 +144,7 @@ def test_a_container_that_yarn_has_only_written_off_is_silent_not_dead(written_o
     async def scenario() -> None:
         master = FakeApplicationMaster()
         async with serving(master) as (containers, ends):
-            lost, killed = await containers.start(), await containers.start()
+            lost, killed = await started(containers), await started(containers)
             master.complete(lost, written_off, "Container released on a *lost* node")
             master.complete(killed, 137)
             ended = await ends.get()
@@ -158,7 +189,7 @@ def test_the_end_of_a_container_that_is_not_known_is_ignored() -> None:
         master = FakeApplicationMaster()
         async with serving(master) as (containers, ends):
             master.complete("container_1_0001_01_000099", 1)
-            worker = await containers.start()
+            worker = await started(containers)
             master.complete(worker, 1, "out of memory")
             assert (await ends.get()).reason.endswith("exit status 1: out of memory")
 
@@ -193,7 +224,7 @@ def test_a_container_whose_end_is_not_confirmed_does_not_keep_the_cluster_from_s
     async def scenario() -> None:
         master = FakeApplicationMaster()
         async with serving(master) as (containers, _), yarn_workers(containers, slots=1) as driver:
-            worker = await driver.start()
+            worker = await started(driver)
             master.ignores_stops = True
             with pytest.raises(Unavailable, match="YARN does not confirm the end of container"):
                 await driver.release(worker)
@@ -223,10 +254,10 @@ def test_a_node_on_which_containers_fail_again_and_again_gets_no_others(exit_sta
         master.nodes = 4
         async with serving(master) as (containers, _):
             for _ in range(2):
-                worker = await containers.start()
+                worker = await started(containers)
                 master.complete(worker, exit_status)
                 await until(lambda: containers.running() == ())
-            await containers.start()  # a heartbeat later
+            await started(containers)  # a heartbeat later
             assert master.excluded == (frozenset({"node"}) if excluded else frozenset())
 
     run(scenario)
@@ -240,7 +271,7 @@ def test_a_node_that_starts_no_container_gets_no_others() -> None:
         async with serving(master) as (containers, _):
             for _ in range(2):
                 with pytest.raises(Unavailable):
-                    await containers.start()
+                    await started(containers)
             await until(lambda: master.excluded == frozenset({"node"}))
 
     run(scenario)

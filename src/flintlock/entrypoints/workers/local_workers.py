@@ -121,6 +121,10 @@ class LocalWorkers:
         self._supervise(name, worker)
         return name
 
+    def withdraw_start(self) -> bool:
+        """Nothing is withdrawn: a process needs no resources to start."""
+        return False
+
     def take_over(self, found: Iterable[WorkerFile]) -> None:
         """Supervise workers that an earlier leader has started."""
         for file in found:

@@ -23,6 +23,8 @@ class FakeWorkers:
         self.tries: list[float] = []  # when each start was requested
         self.gate = asyncio.Event()  # while it is closed, releases do not return
         self.gate.set()
+        self.has_resources = True  # otherwise starts wait until they are withdrawn
+        self._waiting: list[asyncio.Future[None]] = []  # starts
         self._ends: asyncio.Queue[WorkerEnded] = asyncio.Queue()
         self._shutting_down = False  # written by `release_all`
 
@@ -41,9 +43,13 @@ class FakeWorkers:
         """Those that were started and neither released nor ended."""
         return [worker for worker in self.started if worker not in self.released]
 
-    async def start(self) -> TaskManagerId:
+    async def start(self) -> TaskManagerId | None:
         """Record the start."""
         self.tries.append(asyncio.get_running_loop().time())
+        if not self.has_resources:
+            self._waiting.append(withdrawn := asyncio.get_running_loop().create_future())
+            await withdrawn
+            return None
         if self.fail_with is not None:
             raise self.fail_with
         if self._shutting_down:
@@ -51,6 +57,13 @@ class FakeWorkers:
         worker = TaskManagerId(f"worker-{len(self.started) + 1}")
         self.started.append(worker)
         return worker
+
+    def withdraw_start(self) -> bool:
+        """Let the latest start that waits return."""
+        if not self._waiting:
+            return False
+        self._waiting.pop().set_result(None)
+        return True
 
     async def release(self, worker: TaskManagerId) -> None:
         """Record the release."""

@@ -35,7 +35,7 @@ class FakeApplicationMaster:
     """An ApplicationMasterGateway. Tests decide when containers come and how they end; threads may use it."""
 
     def __init__(self, running: Sequence[Container] = ()) -> None:
-        self.allocates = True  # at the next heartbeat after a request
+        self.allocates = True  # at the heartbeat after the one that has requested it
         self.fails_to_launch: FlintlockError | None = None
         self.fails_to_stop: FlintlockError | None = None
         self.ignores_stops = False  # as while the ResourceManager of YARN is away
@@ -61,23 +61,14 @@ class FakeApplicationMaster:
         self.registered = (host, port, tracking_url)
         return Registered(containers=self._earlier)
 
-    def request(self, size: ContainerSize) -> None:
-        """Count it."""
-        with self._lock:
-            self.requested += 1
-
-    def withdraw(self, size: ContainerSize) -> None:
-        """Count it."""
-        with self._lock:
-            self.requested = max(0, self.requested - 1)
-
-    def heartbeat(self) -> Allocation:
+    def heartbeat(self, size: ContainerSize, wanted: int) -> Allocation:
         """Return what tests have let happen."""
         if self.fails_to_allocate is not None:
             raise self.fails_to_allocate
         with self._lock:
-            number = (self.requested if self.allocates else 0) + self._surplus
-            self.requested, self._surplus = (0 if self.allocates else self.requested), 0
+            served = min(self.requested, wanted) if self.allocates else 0
+            number = served + self._surplus
+            self.requested, self._surplus = wanted - served, 0
             allocated = tuple(
                 Container(id=f"container_1_0001_01_{next(self._numbers):06d}", node="node:1") for _ in range(number)
             )

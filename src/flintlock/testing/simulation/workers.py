@@ -60,10 +60,12 @@ class Fleet:
         finally:
             self._drivers.remove(driver)
 
-    async def start(self, process: SimulatedProcess) -> TaskManagerId:
-        """Start a worker at a machine. Raises Unavailable."""
-        await asyncio.sleep(self._random.uniform(0.05, 1.0))
+    async def start(self, process: SimulatedProcess, withdrawn: asyncio.Future[None]) -> TaskManagerId | None:
+        """Start a worker at a machine, unless that is withdrawn while it waits for resources. Raises Unavailable."""
+        await asyncio.wait({withdrawn}, timeout=self._random.uniform(0.05, 1.0))
         process.require_alive()
+        if withdrawn.done():
+            return None
         if self._tasks is None or self._random.random() < _START_FAILURES:
             raise Unavailable("no process could be started: simulated")
         self._started += 1
@@ -100,6 +102,7 @@ class SimulatedWorkers:
         self._taken_over: Final = taken_over
         self._released: Final[set[TaskManagerId]] = set()
         self._ends: Final[asyncio.Queue[WorkerEnded]] = asyncio.Queue()
+        self._waiting: Final[list[asyncio.Future[None]]] = []  # starts; the result withdraws one
 
     @property
     def machine(self) -> str:
@@ -121,9 +124,22 @@ class SimulatedWorkers:
         """As for every TaskManager."""
         return Resources(cpu=float(self._hardware.cpu_cores), memory=self._hardware.physical_memory)
 
-    async def start(self) -> TaskManagerId:
+    async def start(self) -> TaskManagerId | None:
         """Start a worker; some cannot be started."""
-        return await self._fleet.start(self._process)
+        withdrawn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(withdrawn)
+        try:
+            return await self._fleet.start(self._process, withdrawn)
+        finally:
+            if withdrawn in self._waiting:
+                self._waiting.remove(withdrawn)
+
+    def withdraw_start(self) -> bool:
+        """Withdraw the latest start that waits."""
+        if not self._waiting:
+            return False
+        self._waiting.pop().set_result(None)
+        return True
 
     async def release(self, worker: TaskManagerId) -> None:
         """End a worker."""
