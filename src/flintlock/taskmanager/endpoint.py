@@ -68,6 +68,7 @@ class TaskManager:
         self._open: _OpenEngine | None = None  # written by run: None while there is no warm engine
         self._ended: tuple[AttemptId, ...] = ()  # written as each engine's session ends, for the next one
         self._engines = 0  # started so far
+        self._starting = False  # whether an engine is being started; written by _run_engine
         self._shut_down: Final = asyncio.Event()  # set when the cluster shuts down
         self._instance: InstanceId | None = None  # the incarnation whose work may be here; written by _set_instance
         self._instance_changed = asyncio.Event()  # set, and replaced, whenever that changes
@@ -84,13 +85,21 @@ class TaskManager:
                 task.cancel()
 
     async def _end_without_a_leader(self) -> None:
-        """End the TaskManager once it has had no lease for too long: no leader wants it any more."""
+        """End the TaskManager once it has had no lease for too long: no leader wants it any more.
+
+        The time that engines take to start does not count, however slow the machine is: without one it cannot register.
+        The pauses between starts that fail count.
+        """
         clock_s, timeout_s = self._services.clock_s, self._services.unregistered_timeout_s
-        last_s = clock_s()
-        while clock_s() - last_s < timeout_s:
-            if self._open is not None and self._open.lease.is_open():
-                last_s = clock_s()
+        unregistered_s, checked_s = 0.0, clock_s()
+        while unregistered_s < timeout_s:
             await asyncio.sleep(min(_LEADER_CHECK_S, timeout_s))
+            now_s = clock_s()
+            if self._open is not None and self._open.lease.is_open():
+                unregistered_s = 0.0
+            elif not self._starting:
+                unregistered_s += now_s - checked_s
+            checked_s = now_s
         log.warning(log_events.TASKMANAGER_UNREGISTERED_TOO_LONG, timeout_s=timeout_s)
         self._shut_down.set()
 
@@ -187,7 +196,11 @@ class TaskManager:
         """
         services = self._services
         async with AsyncExitStack() as processes:
-            engine, runners = await processes.enter_async_context(services.launcher.open())
+            self._starting = True
+            try:
+                engine, runners = await processes.enter_async_context(services.launcher.open())
+            finally:
+                self._starting = False
             async with asyncio.TaskGroup() as tasks:
                 lease = CurrentLease(services.new_instance(), services.clock_s)
                 outbox = Outbox(tasks, services.job_masters)

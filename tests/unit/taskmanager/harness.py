@@ -254,6 +254,7 @@ class TaskManagerHarness:
         self.aborts: list[str] = []  # reasons why the process was to be ended at once
         self.take_s = 0.01
         self.close_s = 0.5
+        self.warm_up_s = WARM_UP_S
         self.no_engine: list[str] = []  # reasons why the next engines cannot start
         self.processes = ScriptedProcesses(self)
         self.watched: list[float] = []  # deadlines that the watchdog was sent
@@ -306,7 +307,7 @@ class TaskManagerHarness:
         self.starts_s.append(asyncio.get_running_loop().time())
         if self.no_engine:
             raise Unavailable(self.no_engine.pop(0))
-        await asyncio.sleep(WARM_UP_S)
+        await asyncio.sleep(self.warm_up_s)
         self.engines.append(ScriptedEngine(self))
         try:
             yield self.engine, ScriptedPool(self)

@@ -51,6 +51,29 @@ async def test_worker_that_no_leader_takes_ends_itself_and_one_that_is_taken_in_
 
 
 @virtual_time
+async def test_worker_whose_engine_takes_long_to_start_is_not_given_up_meanwhile(harness: TaskManagerHarness) -> None:
+    services = replace(harness.services, unregistered_timeout_s=20.0)
+    harness.warm_up_s = 90.0
+    async with asyncio.TaskGroup() as tasks:
+        serving = tasks.create_task(TaskManager(services, TokenGuard(services.clock_s)).run())
+        await asyncio.sleep(100)
+        assert harness.resource_manager.heartbeats, "it is registered"
+        harness.resource_manager.fail_with = Unavailable("no leader")
+        await asyncio.sleep(60)
+        assert serving.done()
+
+
+@virtual_time
+async def test_worker_whose_engine_never_starts_ends_itself(harness: TaskManagerHarness) -> None:
+    services = replace(harness.services, unregistered_timeout_s=20.0)
+    harness.no_engine = ["no Java"] * 1000
+    async with asyncio.TaskGroup() as tasks:
+        serving = tasks.create_task(TaskManager(services, TokenGuard(services.clock_s)).run())
+        await asyncio.sleep(60)
+        assert serving.done()
+
+
+@virtual_time
 async def test_work_without_renewal_ends_before_the_leader_declares_it_lost(harness: TaskManagerHarness) -> None:
     """Runners are killed and sessions released; the engine stays; nothing is reported; a new incarnation follows."""
     harness.stops_on_interrupt = False
