@@ -356,6 +356,25 @@ async def test_a_job_that_fails_while_it_is_stopped_has_no_savepoint() -> None:
         assert harness.savepoints.asked == 0
 
 
+@virtual_time
+async def test_a_job_that_ends_while_its_stop_is_recorded_fails_the_stop_and_not_the_leader() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await streaming(harness, dispatcher)
+        recorded = harness.faults.hold("operations.put:after")
+        triggered = asyncio.create_task(dispatcher.trigger(STOP))
+        await until(lambda: "operations.put:after" in harness.faults.seen)
+        runner.fail("no")
+        await until(lambda: "results.create_dirty:after" in harness.faults.seen)
+        recorded.set()
+        await triggered
+        await empty(dispatcher)
+
+        failure = (await completed(dispatcher)).failure
+        assert failure is not None
+        assert "has ended" in failure.message
+
+
 # Savepoints that are removed
 
 

@@ -226,6 +226,8 @@ class JobChanger:
 
         The outcome is recorded at that end (`complete_stop`): if a leader dies before, the next one saves the job.
         """
+        if job.has_result:  # while the operation was recorded: the end of the job completes it
+            return
         try:
             graph = job.stored.graph
             if graph.job_type is not JobType.STREAMING:

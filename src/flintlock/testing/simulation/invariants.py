@@ -330,6 +330,7 @@ class _Run:
                     f"{observed.key}: region {region.id} failed again, for the input {step} that was lost before"
                     for step in set(second.failure.missing) & set(region.reads)
                     if not self._was_lost(job, step, lost_ms, second.timestamp_ms)
+                    and not self._was_lost_unseen(job, step, first.timestamp_ms, second.timestamp_ms)
                 ]
         return problems
 
@@ -340,6 +341,19 @@ class _Run:
             from_ms <= at_ms <= to_ms and any(f"{path}/".startswith(place) for path in lost)
             for at_ms, lost in self.cluster.lost_results
         )
+
+    def _was_lost_unseen(self, job: JobSnapshot, step: StepName, from_ms: int, to_ms: int) -> bool:
+        """Return whether an attempt was accepted in that time whose blocking result had been lost before, or was then.
+
+        The report of an attempt can be late, on a full disk for instance: its result is lost before it is known.
+        """
+        producers = {region.id for region in job.regions if step in region.materialises}
+        places = {
+            f"work/{job.graph.job_id}/{step}/{each.attempt}/"
+            for each in job.executions
+            if each.region in producers and from_ms <= each.timestamps.get(ExecutionState.FINISHED, 0) <= to_ms
+        }
+        return any(f"{path}/" in places for at_ms, lost in self.cluster.lost_results if at_ms <= to_ms for path in lost)
 
     def _restart_problems(self) -> list[str]:
         """Return the tasks that were started again, where only JobManagers die, for less than a lease: all are adopted.
