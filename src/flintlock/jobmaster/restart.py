@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 
 from flintlock.config import options
 from flintlock.config.configuration import Configuration
+from flintlock.model.backoff import Backoff
 from flintlock.model.jobgraph import JobType
 from flintlock.model.jobs import RestartHistory
 from flintlock.model.tasks import Failure, FailureKind
@@ -38,16 +39,16 @@ def is_retryable(failure: Failure) -> bool:
     return not failure.permanent and failure.kind not in _NEVER_RETRIED
 
 
-#: The delay before the first restart after a full disk; each further one is twice as long.
-_NO_SPACE_DELAY_S: Final = 30.0
+#: The delays before restarts after a full disk.
+_NO_SPACE_BACKOFF: Final = Backoff(initial_s=30.0, maximum_s=600.0)
 
 
 def infrastructure_delay_s(kind: FailureKind, restarts: int) -> float:
-    """Return the delay before a restart in addition to the strategy, after so many of them.
+    """Return the delay before a restart in addition to the strategy, after so many of them, for whatever reason.
 
     What was lost is replaced at once. Room on a disk has to be made first.
     """
-    return _NO_SPACE_DELAY_S * 2.0**restarts if kind is FailureKind.NO_SPACE else 0.0
+    return _NO_SPACE_BACKOFF.delay_s(restarts + 1) if kind is FailureKind.NO_SPACE else 0.0
 
 
 class NoRestart(Struct, frozen=True):

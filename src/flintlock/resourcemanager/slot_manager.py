@@ -155,7 +155,9 @@ class SlotManager:
     ) -> bool:
         """Free the slots of attempts that were carried over, never claimed, and have ended. True if there were any."""
         pool = self._pools[task_manager]
-        pool.heartbeat = max(pool.heartbeat, heartbeat)  # one that was made before may arrive later
+        if heartbeat < pool.heartbeat:  # made before, and late: perhaps before what is carried had arrived there
+            return False
+        pool.heartbeat = heartbeat
         if not pool.carried:
             return False
         here = {item.attempt for item in reported}

@@ -36,6 +36,7 @@ from flintlock.jobmaster.events import (
     TimedOut,
 )
 from flintlock.jobmaster.reporting.snapshot import requirements_of
+from flintlock.jobmaster.restart import infrastructure_delay_s
 from flintlock.model.files.manifests import manifest_of
 from flintlock.model.ids import InstanceId, JobId, RegionId, RequestId, StepName, TaskManagerId
 from flintlock.model.jobgraph import Resources
@@ -94,6 +95,13 @@ def test_a_full_disk_gets_time_to_be_emptied_before_each_restart() -> None:
     harness.run_region()
     harness.fail(FailureKind.NO_SPACE)
     assert harness.status is J.FAILED
+
+
+def test_room_on_a_disk_is_waited_for_for_minutes_however_many_taskmanagers_were_lost_before() -> None:
+    """Losses and full disks are counted together; only full disks are waited for, and no number overflows."""
+    assert infrastructure_delay_s(FailureKind.NO_SPACE, 20) == infrastructure_delay_s(FailureKind.NO_SPACE, 5) == 600.0
+    assert infrastructure_delay_s(FailureKind.NO_SPACE, 100_000) == 600.0
+    assert infrastructure_delay_s(FailureKind.TASK_MANAGER_LOST, 100_000) == 0.0
 
 
 def engine_died(harness: JobHarness, region: int = 0) -> None:

@@ -76,6 +76,16 @@ def test_slots_of_a_carried_attempt_are_not_granted_to_others() -> None:
     assert granted(core.declare(wants(B, one=1), 0)) == [("b", "one", "tm-1", (1,))]
 
 
+def test_a_late_heartbeat_from_before_an_attempt_arrived_frees_none_of_its_slots() -> None:
+    core, held = core_with(), AttemptSlots(attempt=attempt(), slots=(0,))
+    core.register(structs.replace(offer(slots=1), busy=True), 0.0)
+    core.heartbeat(structs.replace(_beat(held), number=7), 0.0)
+    core.declare(wants(B, one=1), 0)
+
+    assert granted(core.heartbeat(structs.replace(_beat(), number=6), 1.0)[1]) == [], "another attempt runs there"
+    assert granted(core.heartbeat(structs.replace(_beat(), number=8), 2.0)[1]) == [("b", "one", "tm-1", (0,))]
+
+
 def test_unclaimed_slots_are_free_once_their_attempt_has_ended() -> None:
     core = core_with()
     carries(core, AttemptSlots(attempt=attempt(), slots=(0,)))

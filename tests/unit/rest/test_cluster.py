@@ -71,6 +71,7 @@ def test_taskmanagers_are_returned_with_the_jobs_in_their_slots(rest: RestHarnes
     assert {key: one[key] for key in listed} == listed
     assert [(share["jobId"], share["resource"]["cpuCores"]) for share in one["allocatedSlots"]] == [(A, 2.0)]
     assert one["metrics"]["heapMax"] == 1 << 30
+    assert one["hardware"]["freeMemory"] == 1 << 30, "Flink's dashboard shows it as the size of the heap"
 
 
 def test_an_unknown_taskmanager_is_not_found(rest: RestHarness) -> None:

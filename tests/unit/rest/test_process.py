@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 from tests.unit.rest.rest_harness import RestHarness
 
 from flintlock.host.logs.process_logs import ProcessLogs
@@ -118,6 +119,35 @@ def test_a_log_that_grows_while_it_is_read_is_sent_as_it_was(folder: Path) -> No
         return seen
 
     assert asyncio.run(read()) == 3_000_000
+
+
+def test_a_client_that_leaves_while_a_log_is_sent_is_no_error(folder: Path) -> None:
+    (folder / "jobmanager.log").write_bytes(b"x" * (1 << 20))
+    rest = RestHarness(ProcessLogs(directory=folder))
+    begun, sent = asyncio.Event(), []
+
+    async def receive() -> dict[str, Any]:
+        if not sent:
+            await begun.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+        if message["type"] == "http.response.body":
+            begun.set()
+            await asyncio.Event().wait()  # the client reads no more
+
+    async def serve() -> None:
+        scope = {"type": "http", "method": "GET", "path": "/jobmanager/logs/jobmanager.log", "query_string": b""}
+        asgi = {"version": "3.0", "spec_version": "2.3"}
+        async with asyncio.timeout(30):
+            await rest.app({**scope, "root_path": "", "asgi": asgi, "headers": [*rest.raw_headers]}, receive, send)
+
+    with capture_logs() as lines:
+        asyncio.run(serve())
+
+    assert sent == ["http.response.start", "http.response.body"]
+    assert [line for line in lines if line["log_level"] in ("error", "warning")] == []
 
 
 def test_the_environment_is_pythons() -> None:

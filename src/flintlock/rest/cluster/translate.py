@@ -41,7 +41,7 @@ def _task_manager_fields(info: TaskManagerInfo) -> dict[str, Any]:
         "hardware": shapes.HardwareDescription(
             cpu_cores=info.hardware.cpu_cores,
             physical_memory=info.hardware.physical_memory,
-            free_memory=info.hardware.free_memory,
+            free_memory=heap,  # of its engine: Flink's dashboard shows it as the size of the heap
             managed_memory=0,
         ),
         "memory_configuration": shapes.MemoryConfiguration(
