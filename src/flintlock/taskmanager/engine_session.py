@@ -19,6 +19,7 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, TypeAlias
 
 import structlog
@@ -253,7 +254,9 @@ class EngineSession:
                         self._start(self._kill(own.runner, attempt), f"kill-{attempt}")
                 case StartPublishing(order=order):
                     self._busy.set()
-                    self._publishing[order.attempt] = self._start(self._publish(order), f"publish-{order.attempt}")
+                    task = self._start(self._publish(order), f"publish-{order.attempt}")
+                    self._publishing[order.attempt] = task
+                    task.add_done_callback(partial(self._published, order.attempt))
                 case StopPublishing(attempt=attempt):
                     self._publishing[attempt].cancel()
                 case Report(attempt=attempt, news=news):
@@ -388,9 +391,11 @@ class EngineSession:
             self._report(order.attempt, news)
         except FlintlockError as error:
             self._report(order.attempt, PublicationFailed(reason=error.public))
-        finally:
-            del self._publishing[order.attempt]
-            self._core.published(order.attempt)
+
+    def _published(self, attempt: AttemptId, _: asyncio.Task[None]) -> None:
+        """A publication has ended, perhaps before it began."""
+        del self._publishing[attempt]
+        self._core.published(attempt)
 
 
 def _confined(order: DeployTask, news: _RunnerNews) -> _RunnerNews:

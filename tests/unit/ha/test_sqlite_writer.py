@@ -68,6 +68,18 @@ async def test_writes_that_wait_together_become_durable_together(path: Path, wri
     assert writer.commits == 1
 
 
+async def test_writes_behind_a_whole_batch_of_cancelled_ones_are_not_left_waiting(
+    path: Path, writer: GroupWriter
+) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        gone = [tasks.create_task(writer.write(insert(f"gone-{n}"))) for n in range(MAX_BATCH)]
+        last = tasks.create_task(writer.write(insert("last")))
+        asyncio.get_running_loop().call_soon(lambda: [task.cancel() for task in gone])
+
+    assert last.result() == "last"
+    assert stored(path) == {"last"}
+
+
 async def test_writes_that_come_during_a_commit_share_the_next_one(writer: GroupWriter) -> None:
     async def one_after_the_other(caller: int) -> None:
         for n in range(25):

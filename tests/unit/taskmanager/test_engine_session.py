@@ -362,6 +362,20 @@ async def test_a_cancel_stops_a_publication_and_reports_nothing(harness: TaskMan
 
 
 @virtual_time
+async def test_a_publication_that_is_stopped_before_it_begins_may_be_requested_again(
+    harness: TaskManagerHarness,
+) -> None:
+    async with harness.running() as task_manager:
+        await task_manager.publish(PUBLISH)
+        await task_manager.command(CancelTask(attempt=A))
+        await asyncio.sleep(1)
+        assert harness.engine.published == []
+
+        await task_manager.publish(PUBLISH)
+        await until(lambda: harness.engine.published == [PUBLISH.sinks])
+
+
+@virtual_time
 async def test_a_publication_ends_with_its_engine(harness: TaskManagerHarness) -> None:
     """It is reported as failed with the cause, so that it is requested again, and nothing hangs."""
     async with harness.running() as task_manager:

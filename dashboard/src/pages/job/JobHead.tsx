@@ -37,7 +37,9 @@ export function JobHead(props: {
         <h1>{job.name}</h1>
         <StateBadge state={props.state} />
         {!hasEnded(job) && job["waits-for"] && <span>waits for {job["waits-for"]}</span>}
-        {mayChangeJob(caller.data, job["submitted-by"] ?? "") && <Actions job={job} stopping={savepoint.stopping} onSavepoint={savepoint.request} />}
+        {mayChangeJob(caller.data, job["submitted-by"] ?? "") && (
+          <Actions job={job} continuable={props.attempts?.continuable === true} stopping={savepoint.stopping} onSavepoint={savepoint.request} />
+        )}
       </div>
       {engines.map((id) => (
         <SparkUi key={id} taskManager={id} label={engines.length === 1 ? "Open the UI of Spark" : `Open the UI of Spark of ${id}`} />
@@ -62,6 +64,8 @@ export function JobHead(props: {
 
 function Actions(props: {
   readonly job: JobDetails;
+  /** Whether it can be run again from where it failed. */
+  readonly continuable: boolean;
   /** Whether the job is being stopped, as this page has requested. */
   readonly stopping: boolean;
   readonly onSavepoint: (kind: SavepointKind, requestId: string) => Promise<void>;
@@ -71,7 +75,7 @@ function Actions(props: {
   if (hasEnded(job))
     return (
       <>
-        {job.state === "FAILED" && job["job-type"] !== "STREAMING" && (
+        {props.continuable && (
           <ConfirmButton
             label="Continue from the failure"
             question={`Run ${job.name} again from where it failed?`}

@@ -106,8 +106,15 @@ class GroupWriter:
 
     def _begin(self) -> None:
         """Pass queued writes to the thread as the next batch. On the loop's thread, while no batch runs."""
-        batch = [item for item in self._waiting[:MAX_BATCH] if not item.future.cancelled()]
-        del self._waiting[:MAX_BATCH]
+        batch: list[_Queued] = []
+        taken = 0
+        for item in self._waiting:
+            taken += 1
+            if not item.future.cancelled():
+                batch.append(item)
+                if len(batch) == MAX_BATCH:
+                    break
+        del self._waiting[:taken]
         if not batch:
             self._idle.set()
             return
