@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.commands import flintlock
-from tests.cluster.processes import Processes
+from tests.cluster.processes import Processes, until
 
 RELATIVE = """
 import sys
@@ -37,14 +37,23 @@ def test_a_program_sees_the_directory_it_was_submitted_from_in_python_and_in_spa
     assert (tmp_path / "out" / "done.txt").read_text() == "done"
 
 
-def test_relative_paths_without_a_directory_are_refused_before_anything_runs(
-    standing: Processes, tmp_path: Path
+@pytest.mark.parametrize(
+    ("body", "path", "printed"),
+    [
+        ("spark.range(10).write.mode('overwrite').parquet('out')", "'out' in line 4", False),
+        ("name = 'out'\nspark.range(10).write.mode('overwrite').parquet(name)", "'out'", True),
+        ("name = 'out.txt'\nopen(name, 'w').write('lost')", "'out.txt'", True),
+    ],
+)
+def test_relative_paths_without_a_directory_are_refused(
+    standing: Processes, tmp_path: Path, body: str, path: str, *, printed: bool
 ) -> None:
+    """Before anything runs if the script shows them, else where they are used."""
     (tmp_path / "write.py").write_text(
         "from pyspark.sql import SparkSession\n"
         "spark = SparkSession.builder.getOrCreate()\n"
         "print('count', spark.range(3).count())\n"
-        "spark.range(10).write.mode('overwrite').parquet('out')\n"
+        f"{body}\n"
     )
     gone = tmp_path / "gone"
     (tmp_path / "job.yaml").write_text(
@@ -53,10 +62,73 @@ def test_relative_paths_without_a_directory_are_refused_before_anything_runs(
     ran = flintlock("run", "-m", standing.url, "job.yaml", cwd=tmp_path)
 
     assert ran.returncode == 1
-    assert "count 3" in ran.stdout
-    assert "the path 'out' is relative" in ran.stderr
+    assert ("count 3" in ran.stdout) is printed, ran.stdout
+    assert f"the path {path} is relative" in ran.stderr, ran.stderr
     assert f"the directory '{gone}', from which the job was submitted, does not exist" in ran.stderr
-    assert 'File "write.py", line 4' in ran.stderr, ran.stderr
+    assert not printed or 'File "write.py", line 5' in ran.stderr, ran.stderr
+
+
+SHIPPED = """
+import os
+from pyspark.sql import SparkSession, functions as F
+import shipped
+
+spark = SparkSession.builder.getOrCreate()
+print("tax", spark.range(3).select(F.udf(shipped.taxed, "long")("id").alias("x")).agg(F.sum("x")).first()[0])
+print("rate", shipped.rate(), "level", os.environ["LEVEL"], "token", len(os.environ["TOKEN"]))
+"""
+
+
+@pytest.mark.parametrize("engine", ["shared", "dedicated"])
+def test_a_program_has_its_folders_its_variables_and_leaves_nothing_on_the_disk_of_an_engine(
+    standing: Processes, tmp_path: Path, engine: str
+) -> None:
+    secrets = standing.state_dir / "secrets"
+    secrets.mkdir(mode=0o700, exist_ok=True)
+    (secrets / "TOKEN").write_text("swordfish")
+    (secrets / "TOKEN").chmod(0o600)
+    (tmp_path / "lib" / "shipped").mkdir(parents=True)
+    (tmp_path / "lib" / "shipped" / "rate.txt").write_text("19")
+    (tmp_path / "lib" / "shipped" / "__init__.py").write_text(
+        "from pathlib import Path\n"
+        "def rate():\n    return int((Path(__file__).parent / 'rate.txt').read_text())\n"
+        "def taxed(n):\n    return n * 10\n"
+    )
+    (tmp_path / "main.py").write_text(SHIPPED)
+    ran = flintlock(
+        "run", "-m", standing.url, "--engine", engine, "--py-files", "lib", "--env", "LEVEL=debug",
+        "--env", "TOKEN=${secret:TOKEN}", "main.py", cwd=tmp_path,
+    )  # fmt: skip
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "tax 30" in ran.stdout
+    assert "rate 19 level debug token 9" in ran.stdout
+    copies = standing.state_dir / "run"
+    until("the copies of its files are removed", lambda: True if not [*copies.rglob("lib.zip")] else None)
+
+
+STATIC = """
+from pyspark.sql import SparkSession
+
+key = ".".join(["spark", "sql", "warehouse", "dir"])
+print("beginning")
+spark = SparkSession.builder.config(key, "/nowhere/warehouse").getOrCreate()
+print("warehouse", spark.conf.get("spark.sql.warehouse.dir"))
+"""
+
+
+def test_a_program_that_sets_what_is_fixed_when_spark_starts_begins_again_on_a_driver_of_its_own(
+    standing: Processes, tmp_path: Path
+) -> None:
+    (tmp_path / "static.py").write_text(STATIC)
+    ran = flintlock("run", "-m", standing.url, "static.py", cwd=tmp_path)
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    output = ran.stdout + ran.stderr
+    assert "spark.sql.warehouse.dir=/nowhere/warehouse, which is fixed when Spark starts, needs" in output
+    assert "begins again on a dedicated engine" in output
+    assert ran.stdout.count("beginning") == 2
+    assert "warehouse file:/nowhere/warehouse" in ran.stdout
 
 
 def test_no_relative_path_reaches_the_directories_of_an_engine(standing: Processes, tmp_path: Path) -> None:

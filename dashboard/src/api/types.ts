@@ -757,6 +757,7 @@ export interface ProgramSpec {
   readonly file: string;
   readonly args?: ReadonlyArray<string>;
   readonly module?: string;
+  readonly env?: Readonly<Record<string, string | number | number | boolean>>;
 }
 
 /** How many files are published. */

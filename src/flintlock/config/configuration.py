@@ -15,7 +15,14 @@ from typing import Any, Final, Generic, TypeVar
 from msgspec import Struct
 
 from flintlock.model.checking.suggestions import Suggestions
-from flintlock.model.quantities import duration_s, duration_text, memory_bytes, memory_text, positive_duration_s
+from flintlock.model.quantities import (
+    MemoryUpTo,
+    duration_s,
+    duration_text,
+    memory_bytes,
+    memory_text,
+    positive_duration_s,
+)
 
 T = TypeVar("T")
 _DURATIONS: Final[tuple[Callable[[str], object], ...]] = (duration_s, positive_duration_s)
@@ -49,7 +56,7 @@ class Option(Struct, Generic[T], frozen=True, kw_only=True):
                 return "true" if value else "false"
             case float(value) if self.parse in _DURATIONS:
                 return duration_text(value)
-            case int(value) if self.parse is memory_bytes:
+            case int(value) if self.parse is memory_bytes or isinstance(self.parse, MemoryUpTo):
                 return memory_text(value)
             case value:
                 return str(value)

@@ -19,7 +19,7 @@ from flintlock.config.configuration import (
     parallelisms,
     znode_path,
 )
-from flintlock.model.quantities import duration_s, memory_bytes, positive_duration_s
+from flintlock.model.quantities import MemoryUpTo, duration_s, memory_bytes, positive_duration_s
 
 _DURATION = "a duration, such as '10 s'"
 _MEMORY = "a memory size, such as '512m'"
@@ -260,9 +260,14 @@ PUBLICATION_TIMEOUT: Final = Option(
     description="How long the publication of files is retried without progress before the job fails: at most 2 min if"
     " access is denied or a file is gone. Only the time between the tries counts.",
 )  # fmt: skip
+MAX_RESULTS_BYTES: Final = 60 << 20
+"""The most that all results of one attempt may hold, in both forms together: they travel in one message of RPC."""
 RESULT_BYTES: Final = Option(
-    key="execution.result.max-bytes", parse=memory_bytes, kind=_MEMORY, default=16 << 20,
-    scope=Scope.JOB, description="Maximum size of one result; a larger one fails the job.",
+    key="execution.result.max-bytes", kind=_MEMORY, default=16 << 20, scope=Scope.JOB,
+    parse=MemoryUpTo(MAX_RESULTS_BYTES // 2, "a result travels in one message, as Arrow and as JSON; write more rows"
+                     " with a sink"),
+    description="Maximum size of one result in each of its forms, Arrow and JSON; a larger one fails the job. At most"
+    " 30m, and 60m for all forms of all results of one region.",
 )  # fmt: skip
 DEFAULT_PARALLELISM: Final = Option(
     key="parallelism.default", parse=integer(0, 1 << 15), kind=_WHOLE, default=1, scope=Scope.JOB,

@@ -56,3 +56,18 @@ def memory_bytes(text: str) -> int:
     if match is None or match[2] not in _BYTES:
         raise ValueError(f"{text!r} is not a memory size such as '512m' or '2g'")
     return int(float(match[1]) * _BYTES[match[2]])
+
+
+class MemoryUpTo:
+    """Reads memory sizes as `memory_bytes` does, and refuses those above a bound, with the reason."""
+
+    def __init__(self, most: int, why: str) -> None:
+        self._most: Final = most
+        self._why: Final = why
+
+    def __call__(self, text: str) -> int:
+        """Return the bytes. Raises ValueError."""
+        value = memory_bytes(text)
+        if value > self._most:
+            raise ValueError(f"{text!r} is more than {memory_text(self._most)}: {self._why}")
+        return value

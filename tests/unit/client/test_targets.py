@@ -96,6 +96,38 @@ def test_a_program_becomes_a_job_of_one_step() -> None:
         read_target("2 plain-script.py").package(Overrides(params={"x": "1"}))
 
 
+def test_a_program_gets_environment_variables(folder: Path) -> None:
+    Path("variables.py").write_text("print(1)\n")
+    given = Overrides(env={"LEVEL": "debug"})
+    program = read_target("variables.py").package(given).graph.vertices[0].operation
+    assert isinstance(program, Program)
+    assert program.env == {"LEVEL": "debug"}
+
+    Path("job.yaml").write_text("name: j\nsteps: {p: {program: {file: variables.py, env: {LEVEL: info, N: 1}}}}\n")
+    program = read_target("job.yaml").package(given).graph.vertices[0].operation
+    assert isinstance(program, Program)
+    assert program.env == {"LEVEL": "debug", "N": "1"}
+
+    Path("graph.yaml").write_text("name: j\nsteps: {n: {sql: SELECT 1}, r: {result: {}, inputs: [n]}}\n")
+    with pytest.raises(Invalid, match="only a program has environment variables"):
+        read_target("graph.yaml").package(given)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("a-b", "'a-b' cannot be the name of an environment variable"),
+        ("1A", "'1A' cannot be the name"),
+        ("FLINTLOCK_STATE_DIR", "'FLINTLOCK_STATE_DIR' is Flintlock's own"),
+        ("PYSPARK_GATEWAY_PORT", "is Flintlock's own"),
+    ],
+)
+def test_names_that_cannot_be_environment_variables_are_refused(folder: Path, name: str, problem: str) -> None:
+    Path("variables.py").write_text("print(1)\n")
+    with pytest.raises(Invalid, match=problem):
+        read_target("variables.py").package(Overrides(env={name: "x"}))
+
+
 def test_a_graph_is_not_run_as_a_program_by_mistake() -> None:
     Path("starts.py").write_text("from flintlock import run as go\n\n\ndef f(job):\n    go(job)\n")
     Path("runs.py").write_text("import flintlock as fl\nfl.run(None)\n")

@@ -19,6 +19,7 @@ from flintlock.config.configuration import (
     number,
     one_of,
 )
+from flintlock.config.options import OPTIONS, RESULT_BYTES
 from flintlock.model.quantities import duration_s, memory_bytes, positive_duration_s
 
 SLOTS = Option(key="taskmanager.slots", parse=integer(1, 8), kind="a whole number", default=2, description="d")
@@ -69,6 +70,14 @@ def test_a_period_cannot_be_nothing() -> None:
 def test_memory_sizes_are_read(text: str, size: int) -> None:
     """As Flink and Spark write them."""
     assert memory_bytes(text) == size
+
+
+def test_a_result_larger_than_a_message_is_refused_with_the_reason() -> None:
+    assert Configuration({RESULT_BYTES.key: "30m"}).get(RESULT_BYTES) == 30 << 20
+    assert RESULT_BYTES.default_text == "16m"
+    found = list(config_problems({RESULT_BYTES.key: "200m"}, OPTIONS, Scope.JOB))
+    assert [key for key, _ in found] == [RESULT_BYTES.key]
+    assert "'200m' is more than 30m: a result travels in one message, as Arrow and as JSON" in found[0][1]
 
 
 @pytest.mark.parametrize("text", ["", "m", "-1m", "1 s", "lots"])

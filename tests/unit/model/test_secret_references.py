@@ -136,3 +136,16 @@ def test_a_failure_shows_no_value_of_a_secret() -> None:
     assert "correct horse" not in text
     assert text.count(REDACTED) == 3
     assert "login failed" in text
+
+
+def test_environment_variables_of_a_program_refer_to_secrets_by_name() -> None:
+    step = {"program": {"file": "x.py", "env": {"TOKEN": "${secret:DB}", "LEVEL": 3, "USER_NAME": "${user}"}}}
+    drafted = graph(steps={"p": step})
+    program = drafted.vertex("p").operation
+    filled = with_secrets(drafted, VALUES).vertex("p").operation
+
+    assert isinstance(program, Program)
+    assert isinstance(filled, Program)
+    assert "DB" in secret_names(drafted)
+    assert program.env == {"TOKEN": "${secret:DB}", "LEVEL": "3", "USER_NAME": "me"}
+    assert filled.env == {"TOKEN": "correct horse", "LEVEL": "3", "USER_NAME": "me"}

@@ -81,6 +81,21 @@ def test_packages_come_in_archives(install: Callable[..., Artifacts], tmp_path: 
     assert [path.name for path in artifacts.uploads] == [upload]
 
 
+def test_a_folder_that_travels_as_a_zip_is_one_again(install: Callable[..., Artifacts], tmp_path: Path) -> None:
+    """Its modules find their data files; PySpark's own entries on sys.path do not come before."""
+    text = "from pathlib import Path\ndef f(): return (Path(__file__).parent / 'blob').read_text()\n"
+    artifacts = install(**{"flintlock_sample_four.zip": archive(
+        tmp_path, **{"flintlock_sample_four/__init__.py": text, "flintlock_sample_four/blob": "data"}
+    )})  # fmt: skip
+    copy = tmp_path / "copy" / "flintlock_sample_four.zip"
+    sys.path.insert(0, str(copy))
+    artifacts.hide_archives()
+
+    assert str(copy) not in sys.path
+    assert artifacts.function(Function(reference="flintlock_sample_four:f"))() == "data"
+    assert [path.name for path in artifacts.uploads] == ["flintlock_sample_four.zip"]
+
+
 def test_a_plain_file_is_in_the_directory_and_not_sent_to_workers(install: Callable[..., Artifacts]) -> None:
     artifacts = install(ArtifactKind.FILE, **{"data.csv": b"1"})
     assert (artifacts.directory / "data.csv").read_bytes() == b"1"

@@ -29,7 +29,8 @@ from pyspark.sql.types import (
 )
 
 from flintlock.model.ids import StepName
-from flintlock.spark.region.rows import json_rows, result_rows
+from flintlock.model.tasks import ResultRows
+from flintlock.spark.region.rows import json_rows, result_rows, too_large_together
 
 
 def table_of(kind: DataType, values: list[Any]) -> tuple[Any, StructType]:
@@ -102,3 +103,9 @@ def test_one_row_beyond_the_limit_marks_the_result_as_truncated() -> None:
     assert pa.ipc.open_stream(rows.arrow).read_all().column(0).to_pylist() == [1, 2]
     whole = result_rows(StepName("top"), table, schema, 3)
     assert (whole.rows, whole.truncated) == (3, False)
+
+
+def test_all_results_of_a_region_fit_into_one_message() -> None:
+    half = ResultRows(name=StepName("r"), rows=1, truncated=False, arrow=bytes(16 << 20), json=bytes(14 << 20))
+    assert not too_large_together([half, half])
+    assert too_large_together([half, half, half])

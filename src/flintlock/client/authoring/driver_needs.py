@@ -12,6 +12,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from flintlock.model.checking.dependencies import STATIC_SETTINGS
+
 #: What a session has only where its driver is in the same process tree. `approxSimilarityJoin` exists in Connect, but
 #: ignores the name that is given for the column of distances.
 _ATTRIBUTES: Final = frozenset({
@@ -24,11 +26,6 @@ _NAMES: Final = {
     "pyspark.sql.context": frozenset({"SQLContext", "HiveContext"}),
 }
 _CREATES_A_TABLE: Final = re.compile(r"\s*CREATE\s+(?:OR\s+REPLACE\s+)?(?:EXTERNAL\s+)?TABLE\s", re.IGNORECASE)
-#: Settings that are fixed when a Spark application starts and that have an effect on a driver without executors.
-STATIC_SETTINGS: Final = frozenset({
-    "spark.sql.extensions", "spark.sql.warehouse.dir", "spark.sql.catalogImplementation", "spark.serializer",
-    "spark.jars", "spark.files", "spark.archives", "spark.kryo.registrator", "spark.local.dir",
-})  # fmt: skip
 
 
 class DriverNeed(Struct, frozen=True, kw_only=True):

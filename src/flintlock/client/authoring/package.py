@@ -48,6 +48,7 @@ class Overrides(Struct, frozen=True, kw_only=True):
     params: dict[str, str] = {}
     config: dict[str, str] = {}
     labels: dict[str, str] = {}
+    env: dict[str, str] = {}  # of a program
     py_files: tuple[Path, ...] = ()
     jars: tuple[Path, ...] = ()
     packages: tuple[str, ...] = ()
@@ -201,7 +202,7 @@ def _with(step: StepSpec, **changes: object) -> StepSpec:
 
 def _overridden(spec: JobSpec, overrides: Overrides, problems: list[Problem]) -> JobSpec:
     return structs.replace(
-        spec,
+        _with_environment(spec, overrides.env, problems),
         name=spec.name if overrides.name is None else overrides.name,
         parallelism=spec.parallelism if overrides.parallelism is None else overrides.parallelism,
         engine=overrides.engine or spec.engine,
@@ -210,6 +211,21 @@ def _overridden(spec: JobSpec, overrides: Overrides, problems: list[Problem]) ->
         labels={**spec.labels, **overrides.labels},
         packages=tuple(dict.fromkeys((*spec.packages, *overrides.packages))),
     )
+
+
+def _with_environment(spec: JobSpec, env: Mapping[str, str], problems: list[Problem]) -> JobSpec:
+    """Add environment variables to the job's program."""
+    if not env:
+        return spec
+    steps = {
+        name: _with(step, program=structs.replace(step.program, env={**step.program.env, **env}))
+        for name, step in spec.steps.items()
+        if step.program is not None
+    }
+    if not steps:
+        message = "only a program has environment variables: steps of a job graph get parameters (`params`)"
+        problems.append(Problem(field="env", message=message))
+    return structs.replace(spec, steps={**spec.steps, **steps})
 
 
 def _files(

@@ -58,7 +58,10 @@ class ResultHandle:
         return self.arrow().to_pandas()
 
     def rows(self) -> list[Row]:
-        """Return the rows as PySpark Rows with Python's own types, as `DataFrame.collect` does.
+        """Return the rows as PySpark Rows with Python's own types, converted from Arrow.
+
+        Four types differ from what `DataFrame.collect` returns: a map is a list of pairs, a struct a dict, a timestamp
+        has a time zone, and a variant is a dict of its bytes (`value`, `metadata`).
 
         Raises Refused if PySpark or PyArrow is not installed; `table` does without.
         """

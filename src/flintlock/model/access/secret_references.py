@@ -1,8 +1,8 @@
 """References to secrets in job graphs: `${secret:NAME}` stands for a value that only the task's own process gets.
 
 The graph carries the name, wherever it is stored, logged or shown. A TaskManager reads the values of the names that a
-task refers to, and passes them to its runner, which puts them into options, settings, parameters and arguments. What
-the runner reports of a failure is redacted: Spark quotes options and literals in its errors.
+task refers to, and passes them to its runner, which puts them into options, settings, parameters, arguments and
+environment variables. What the runner reports of a failure is redacted: Spark quotes options and literals.
 """
 
 from __future__ import annotations
@@ -68,7 +68,10 @@ def reference_problems(graph: JobGraph) -> Iterator[Problem]:
             )
     for vertex in graph.vertices:
         if _MARK in msgspec.json.encode(_fill_operation(vertex, lambda _: "").operation):
-            message = "a secret can be used in options, arguments, parameters and config, and in nothing else of a step"
+            message = (
+                "a secret can be used in options, arguments, environment variables, parameters and config, and in"
+                " nothing else of a step"
+            )
             yield Problem(step=vertex.name, field=vertex.operation.kind, message=message)
 
 
@@ -107,7 +110,11 @@ def _fill_operation(vertex: JobVertex, fill: Callable[[str], str]) -> JobVertex:
             options = {key: fill(value) for key, value in reading_or_writing.options.items()}
             operation = structs.replace(reading_or_writing, options=options)
         case Program() as program:
-            operation = structs.replace(program, args=tuple(map(fill, program.args)))
+            operation = structs.replace(
+                program,
+                args=tuple(map(fill, program.args)),
+                env={name: fill(value) for name, value in program.env.items()},
+            )
         case _:
             return vertex
     return structs.replace(vertex, operation=operation)

@@ -17,6 +17,11 @@ from flintlock.model.jobgraph import Artifact, ArtifactKind, EngineKind, JobGrap
 
 JARS: Final = "spark.jars"
 PACKAGES: Final = "spark.jars.packages"
+#: Settings that are fixed when a Spark application starts and that have an effect on a driver without executors.
+STATIC_SETTINGS: Final = frozenset({
+    "spark.sql.extensions", "spark.sql.warehouse.dir", "spark.sql.catalogImplementation", "spark.serializer",
+    "spark.jars", "spark.files", "spark.archives", "spark.kryo.registrator", "spark.local.dir",
+})  # fmt: skip
 _ENVIRONMENTS: Final = (ArtifactKind.REQUIREMENTS, ArtifactKind.ENVIRONMENT)
 _COORDINATES: Final = re.compile(r"[\w.-]+:[\w.-]+:[\w.+-]+", re.ASCII)
 

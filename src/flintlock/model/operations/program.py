@@ -6,9 +6,14 @@ import re
 from collections.abc import Collection, Iterator
 from typing import ClassVar, Final
 
-from flintlock.model.checking.problems import Problem
-from flintlock.model.operations.kind import Fill, Guarantee, StepForm, StepOperation
+from msgspec import field
 
+from flintlock.model.checking.problems import Problem, abbreviated
+from flintlock.model.operations.kind import ConfigValue, Fill, Guarantee, StepForm, StepOperation, config_text
+
+#: Variables by which Flintlock and PySpark find each other.
+_RESERVED: Final = ("FLINTLOCK_", "PYSPARK_GATEWAY_", "_PYSPARK_")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MODULE: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -16,7 +21,7 @@ class Program(StepOperation, frozen=True, kw_only=True, tag="program"):
     """An unmodified PySpark script with its own arguments.
 
     `file` is the name of an artifact: the script, or, where `module` is given, the zip or file with that module, which
-    is run as `python -m` runs it.
+    is run as `python -m` runs it. `env` are environment variables that it gets in addition to those of its process.
     """
 
     kind: ClassVar[str] = "program"
@@ -28,6 +33,7 @@ class Program(StepOperation, frozen=True, kw_only=True, tag="program"):
     file: str
     args: tuple[str, ...] = ()
     module: str = ""
+    env: dict[str, str] = field(default_factory=dict)
 
     @property
     def script(self) -> str:
@@ -53,6 +59,17 @@ class Program(StepOperation, frozen=True, kw_only=True, tag="program"):
             yield Problem(
                 field="program", message=f"{self.module!r} is not the name of a module, such as package.module"
             )
+        for name, value in self.env.items():
+            if not _VARIABLE.fullmatch(name):
+                yield Problem(
+                    field="program.env",
+                    message=f"{abbreviated(name)!r} cannot be the name of an environment variable: use letters, digits "
+                    "and '_'",
+                )
+            elif name.startswith(_RESERVED):
+                yield Problem(field="program.env", message=f"the variable {abbreviated(name)!r} is Flintlock's own")
+            elif "\0" in value:
+                yield Problem(field="program.env", message=f"the value of {abbreviated(name)!r} has a null character")
 
 
 class ProgramSpec(StepForm, frozen=True, kw_only=True):
@@ -61,8 +78,14 @@ class ProgramSpec(StepForm, frozen=True, kw_only=True):
     file: str
     args: tuple[str, ...] = ()
     module: str = ""
+    env: dict[str, ConfigValue] = field(default_factory=dict)
 
 
 def read(given: ProgramSpec, fill: Fill) -> Program:
     """Return the operation that the document describes."""
-    return Program(file=given.file, args=tuple(fill(arg) for arg in given.args), module=given.module)
+    return Program(
+        file=given.file,
+        args=tuple(fill(arg) for arg in given.args),
+        module=given.module,
+        env={name: fill(config_text(value)) for name, value in given.env.items()},
+    )

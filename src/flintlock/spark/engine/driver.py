@@ -25,6 +25,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cached_property
+from pathlib import Path
 from typing import Final
 
 from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
@@ -200,6 +201,11 @@ class EngineDriver:
         holder = found.get()
         ended = [info.operationId() for info in items(holder.listInactiveOperations())]
         return tuple(dict.fromkeys(str(name) for name in (*ended, *items(holder.listActiveOperationIds()))))
+
+    @cached_property
+    def files_root(self) -> Path:
+        """The directory in which Spark keeps the files of sessions, each in a folder with the server's id of one."""
+        return Path(str(self.jvm.org.apache.spark.SparkFiles.getRootDirectory()))
 
     def server_ids(self, user_id: str, session_id: str | None) -> frozenset[str]:
         """Return the ids that the server gave to this closed session, or to all closed sessions of the user."""

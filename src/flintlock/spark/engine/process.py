@@ -88,6 +88,7 @@ from flintlock.spark.engine.messages import (
 from flintlock.spark.engine.publication.hadoop_files import FileFailure, HadoopFiles
 from flintlock.spark.engine.publication.hadoop_publication import publish
 from flintlock.spark.engine.python.python_workers import daemons, end_workers
+from flintlock.spark.engine.session_files import has_session_files, remove_session_files
 from flintlock.spark.engine.shared_paths import SharedPaths
 from flintlock.spark.engine.shared_paths import not_shared as path_not_shared
 from flintlock.spark.engine.warm_up import connect_session, warm_up
@@ -317,17 +318,27 @@ class EngineProcess:
             reply = Failed(call=command.call, kind="failed", reason=_describe(error), permanent=permanent)
         self._send(reply)
         if isinstance(reply, Released) and isinstance(command, ReleaseSessions):
-            self._end_workers(command)
+            self._clean_up(command, confirmed=reply.confirmed)
 
-    def _end_workers(self, release: ReleaseSessions) -> None:
-        """End the Python workers of released sessions, after the reply: no caller waits for it."""
-        jvm_pid = self._jvm.process.pid
-        if self._driver is None or not any(daemons(jvm_pid)):
+    def _clean_up(self, release: ReleaseSessions, *, confirmed: bool) -> None:
+        """End the Python workers of released sessions and remove their files, after the reply: no caller waits for it.
+
+        Spark removes the copies of a session's files only where an executor has used them, and then within the hour.
+        """
+        driver, jvm_pid = self._driver, self._jvm.process.pid
+        if driver is None:
             return
         try:
-            end_workers(jvm_pid, self._driver.server_ids(release.user_id, release.session_id))
+            has_workers, has_files = any(daemons(jvm_pid)), confirmed and has_session_files(driver.files_root)
+            if not has_workers and not has_files:
+                return
+            sessions = driver.server_ids(release.user_id, release.session_id)
+            if has_workers:
+                end_workers(jvm_pid, sessions)
+            if has_files:
+                remove_session_files(driver.files_root, sessions)
         except Py4JError as error:
-            note(f"Python workers of {release.user_id} cannot be ended: {_describe(error)}")
+            note(f"what sessions of {release.user_id} left cannot be removed: {_describe(error)}")
 
     def _perform(self, command: EngineCommand) -> EngineReply:
         driver, files = self._driver, self._files

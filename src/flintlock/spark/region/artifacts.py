@@ -2,8 +2,8 @@
 
 The TaskManager's blob cache stores content under its hash; `install` copies it into the attempt's scratch directory
 under the name that the user gave it. `.py` files and archives go on sys.path; Spark's Python workers get them
-through `addArtifacts`, which is per session. A wheel is unpacked for the runner (compiled modules cannot be imported
-from an archive) and sent to the workers as an archive.
+through `addArtifacts`, which is per session. Archives (wheels, and folders, which travel as zips) are unpacked for the
+runner: neither compiled modules nor data files can be opened in an archive. Workers get them as archives.
 
 Rejected: links into the cache. User code that opens its file for writing would change it for every other job, and
 Spark's own file server hands a link out under the name of what it points to.
@@ -27,6 +27,9 @@ from flintlock.model.tasks import FailureKind
 from flintlock.spark.region.errors.failures import TaskError
 
 StepFunction = Callable[..., Any]
+UNPACKED: Final = ".unpacked"
+"""The folder of a task's directory in which each of its archives has a folder."""
+
 #: What the job's Python environment was made of: of no use to the job itself.
 _OF_ENVIRONMENT: Final = (ArtifactKind.REQUIREMENTS, ArtifactKind.REQUIREMENT_FILE, ArtifactKind.ENVIRONMENT)
 
@@ -93,7 +96,12 @@ class Artifacts:
         if self._uploads:
             before = list(sys.path)
             spark.addArtifacts(*(str(path) for path in self._uploads), pyfile=True)
-            sys.path[:] = before  # PySpark appends archives, which `install` has put further up
+            sys.path[:] = before  # PySpark appends archives, which `install` has unpacked
+
+    def hide_archives(self) -> None:
+        """Take the archives that PySpark has put on sys.path off again: `install` has unpacked them."""
+        archives = {path.name for path in self._uploads if path.suffix != ".py"}
+        sys.path[:] = [entry for entry in sys.path if Path(entry).name not in archives or entry in self._search]
 
     def function(self, operation: Function | ForeachBatch) -> StepFunction:
         """Return a step's function: from its pickle, or imported. Exceptions of user code pass through unchanged."""
@@ -141,13 +149,10 @@ class Artifacts:
             yield str(path.parent)
         elif zipfile.is_zipfile(path):
             self._uploads.append(self._as_archive(path))
-            if path.suffix == ".whl":
-                unpacked = self.directory / ".wheels" / path.stem
-                with zipfile.ZipFile(path) as wheel:
-                    wheel.extractall(unpacked)
-                yield str(unpacked)
-            else:
-                yield str(path)
+            unpacked = self.directory / UNPACKED / path.name
+            with zipfile.ZipFile(path) as archive:
+                archive.extractall(unpacked)
+            yield str(unpacked)
 
     def _as_archive(self, path: Path) -> Path:
         """Return the archive under a suffix that Spark accepts as an archive."""

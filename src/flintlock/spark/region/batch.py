@@ -16,13 +16,21 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 
 from flintlock.config.configuration import Configuration
-from flintlock.config.options import RESULT_BYTES
+from flintlock.config.options import MAX_RESULTS_BYTES, RESULT_BYTES
 from flintlock.model.files.staging import staged_sinks, staging_directory
 from flintlock.model.ids import JobId, StepName
 from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex
 from flintlock.model.operations import Guarantee, Result, SaveMode, Sink
 from flintlock.model.regions import region_outputs
-from flintlock.model.tasks import Analysis, DeployTask, FailureKind, ResultRows, StepOutput, TaskFinished, TaskMetrics
+from flintlock.model.tasks import (
+    Analysis,
+    DeployTask,
+    FailureKind,
+    ResultRows,
+    StepOutput,
+    TaskFinished,
+    TaskMetrics,
+)
 from flintlock.spark.engine.publication.publish_plan import (
     DYNAMIC,
     MaterialisedStep,
@@ -34,7 +42,7 @@ from flintlock.spark.region.backend import ResultTooLarge, SparkBackend
 from flintlock.spark.region.errors.failures import TaskError, kind_of
 from flintlock.spark.region.plan import StepFrames
 from flintlock.spark.region.programs.lasting_tables import LastingTables
-from flintlock.spark.region.rows import result_rows
+from flintlock.spark.region.rows import result_rows, too_large_together
 from flintlock.spark.region.schemas import check_output
 from flintlock.spark.runner_messages import TargetsChecked, Worked
 
@@ -240,6 +248,13 @@ class RegionTask:
         if max(len(rows.arrow), len(rows.json)) > max_bytes:
             raise self._too_large(step, max_bytes)
         self._results.append(rows)
+        if too_large_together(self._results):
+            raise TaskError(
+                FailureKind.CONFIGURATION,
+                f"the results of this region, up to this one, hold more than {MAX_RESULTS_BYTES} bytes as Arrow and "
+                "JSON together: lower their limits, select fewer columns, or write the rows with a sink",
+                step,
+            )
         self._outputs.append(StepOutput(step=step, rows=rows.rows, bytes=len(rows.arrow)))
 
     def _too_large(self, step: StepName, max_bytes: int) -> TaskError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -85,7 +86,7 @@ def start(message: Run, artifacts: Artifacts, *, directory: str) -> None:
     _packages.append(conf.get(PACKAGES, ""))
 
 
-def connect() -> None:
+def connect(artifacts: Artifacts) -> None:
     """Wait until the driver's JVM responds, and make PySpark in this process use it."""
     try:
         gateway = _started[0].gateway()
@@ -100,6 +101,7 @@ def connect() -> None:
         _resolving.close()
     os.environ.update(gateway_environment(gateway.port, gateway.secret))
     count_when_stopped()
+    _hide_archives_of_contexts(artifacts)
 
 
 def session() -> ClassicBackend:
@@ -121,6 +123,19 @@ def repartition_state(checkpoint: str, partitions: int) -> None:
         session._jsparkSession.streamingCheckpointManager().repartition(checkpoint, partitions, True)
     except Exception as error:
         raise RescaleFailed(SparkError(error).message) from error
+
+
+def _hide_archives_of_contexts(artifacts: Artifacts) -> None:
+    """Have modules imported from where they are unpacked, also once user code has made a SparkContext."""
+    from pyspark import SparkContext
+
+    begin: Callable[..., None] = SparkContext.__init__
+
+    def begin_without_archives(self: SparkContext, *args: Any, **more: Any) -> None:
+        begin(self, *args, **more)
+        artifacts.hide_archives()
+
+    setattr(SparkContext, "__init__", begin_without_archives)  # noqa: B010
 
 
 def count_when_stopped() -> None:

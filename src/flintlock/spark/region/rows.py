@@ -31,6 +31,7 @@ from pyspark.sql.types import (
     VariantVal,
 )
 
+from flintlock.config.options import MAX_RESULTS_BYTES
 from flintlock.model.ids import StepName
 from flintlock.model.tasks import ResultRows
 
@@ -39,6 +40,11 @@ ArrowTable: TypeAlias = Any
 Value: TypeAlias = Any
 Converter: TypeAlias = Callable[[Value], Value]
 _encoder: Final = msgspec.json.Encoder(enc_hook=str)
+
+
+def too_large_together(results: Iterable[ResultRows]) -> bool:
+    """Return whether these results hold more than one message carries."""
+    return sum(len(result.arrow) + len(result.json) for result in results) > MAX_RESULTS_BYTES
 
 
 def result_rows(name: StepName, table: ArrowTable, schema: StructType, limit: int) -> ResultRows:

@@ -57,7 +57,7 @@ from flintlock.spark.environments import (
 from flintlock.spark.framing import frame, messages
 from flintlock.spark.region import dedicated
 from flintlock.spark.region.analysis import analyze_schemas
-from flintlock.spark.region.artifacts import Artifacts
+from flintlock.spark.region.artifacts import UNPACKED, Artifacts
 from flintlock.spark.region.backend import ConnectBackend, SparkBackend, connect_tokens, open_session
 from flintlock.spark.region.batch import RegionTask
 from flintlock.spark.region.errors.failures import Interrupted, TaskError, environment_failure, failure_of
@@ -68,10 +68,13 @@ from flintlock.spark.region.plan_hook import on_every_plan
 from flintlock.spark.region.programs.lasting_tables import LastingTables
 from flintlock.spark.region.programs.program import (
     ExitCode,
+    check_similarity_join,
     ignore_masters,
     needs_driver,
     note_late_settings,
+    refuse_relative_paths,
     run_program,
+    set_environment,
 )
 from flintlock.spark.region.programs.relative_paths import RelativePaths
 from flintlock.spark.region.programs.side_effects import SideEffects
@@ -253,6 +256,8 @@ class RunnerProcess:
         effects = SideEffects(message.scratch)
         try:
             artifacts = self._begin(message)
+            if program is not None and isinstance(program.operation, Program):
+                set_environment(program.operation)
             if task.graph.engine is EngineKind.DEDICATED:
                 # Before any other thread exists: the JVM is forked with code between fork and exec.
                 dedicated.start(message, artifacts, directory=paths.directory)
@@ -287,21 +292,23 @@ class RunnerProcess:
         self, message: Run, program: Program, artifacts: Artifacts, paths: RelativePaths, effects: SideEffects
     ) -> None:
         if message.task.graph.engine is EngineKind.DEDICATED:
-            dedicated.connect()
+            dedicated.connect(artifacts)
             note_late_settings()
         else:
             backend = self._session()
             backend.configure({**session_config(message.task, message.cores), **_worker_python(message.task.graph)})
             artifacts.upload(backend.spark)
-            ignore_masters()
+            auto = message.task.graph.engine is EngineKind.AUTO
+            ignore_masters(backend.setting if auto else None)
+            on_every_plan(check_similarity_join)
             paths.install()
             on_every_plan(LastingTables(backend.setting).check_plan)
         if APPLICATION_VARIABLE in os.environ:
             os.environ[PROGRAM_VARIABLE] = f"{message.task.graph.job_id} {os.getpid()}"
         if paths.directory:
             os.chdir(paths.directory)
-        elif paths.submitted_from:
-            sys.stderr.write(f"[flintlock: {paths.problem}: relative paths are refused]\n")
+        else:
+            refuse_relative_paths(program, artifacts, paths.problem)
         self._progress.begin(f"running {program.script}")
         if message.task.graph.engine is EngineKind.AUTO:
             effects.watch()
@@ -317,7 +324,7 @@ class RunnerProcess:
     def _region(self, message: Run, artifacts: Artifacts, attempt: _Attempt, paths: RelativePaths) -> Worked:
         task = message.task
         if task.graph.engine is EngineKind.DEDICATED:
-            dedicated.connect()
+            dedicated.connect(artifacts)
             backend = self._backend = dedicated.session()
         else:
             backend = self._session()
@@ -589,8 +596,12 @@ def _has_functions(graph: JobGraph, steps: Iterable[StepName] | None) -> bool:
 
 
 def _relative_to(frames: Iterable[Frame], scratch: str) -> Iterator[Frame]:
+    """Yield the frames with the names that users know: those of files in the task's directory, and in its archives."""
     for found in frames:
-        yield structs.replace(found, file=found.file.removeprefix(f"{scratch.rstrip('/')}/"))
+        file = found.file.removeprefix(f"{scratch.rstrip('/')}/")
+        if file.startswith(f"{UNPACKED}/"):
+            file = file.split("/", 2)[2]
+        yield structs.replace(found, file=file)
 
 
 def _redirect(path: str, descriptor: int, flags: int) -> None:

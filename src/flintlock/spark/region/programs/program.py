@@ -10,19 +10,26 @@ which saves a second, and already has what kills a process, captures its output 
 
 from __future__ import annotations
 
+import ast
 import atexit
 import os
 import runpy
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import thread as futures
-from typing import Final
+from contextlib import suppress
+from typing import Any, Final
 
+from flintlock.model.checking.dependencies import STATIC_SETTINGS
 from flintlock.model.operations import Program
+from flintlock.model.tasks import FailureKind
 from flintlock.spark.region.artifacts import Artifacts
+from flintlock.spark.region.errors.failures import TaskError
 from flintlock.spark.region.errors.spark_errors import SparkError
 from flintlock.spark.region.programs.lasting_tables import TableRefused
+from flintlock.spark.region.programs.python_paths import PythonPaths
 
 
 class ExitCode(Exception):
@@ -53,10 +60,38 @@ def run_program(program: Program, artifacts: Artifacts) -> None:
     _run_exit_hooks()
 
 
-def ignore_masters() -> None:
+def refuse_relative_paths(program: Program, artifacts: Artifacts, problem: str) -> None:
+    """Have relative paths of Python refused from now on. Raises TaskError for one that is found in the script.
+
+    `problem` says why they have no directory to start in.
+    """
+    checked = PythonPaths(problem, artifacts.directory)
+    if not program.module:
+        with suppress(SyntaxError, ValueError):  # running the script reports that
+            checked.check_script(ast.parse(artifacts.path(program.file).read_bytes()))
+    checked.watch()
+
+
+def set_environment(program: Program) -> None:
+    """Give this process the program's environment variables; a driver that it starts later inherits them."""
+    os.environ.update(program.env)
+    if "TZ" in program.env:
+        time.tzset()
+
+
+class DriverRequested(TaskError):
+    """A program on the shared engine has asked for something that only a driver of its own has."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(FailureKind.CONFIGURATION, f"{what} needs a Spark driver of its own")
+
+
+def ignore_masters(setting: Callable[[str], str | None] | None = None) -> None:
     """Have scripts that set `spark.master` use the shared engine all the same, and say so in their output.
 
-    PySpark refuses a master beside the address of a Connect server, which it quotes with the engine's token.
+    PySpark refuses a master beside the address of a Connect server, which it quotes with the engine's token. With
+    `setting`, which returns the engine's value of a setting, a script that sets another value for one that is fixed
+    when Spark starts (Hive support is one) asks for a driver: DriverRequested is raised where it does.
     """
     from pyspark.sql import SparkSession
 
@@ -64,6 +99,9 @@ def ignore_masters() -> None:
 
     def validate(builder: SparkSession.Builder) -> None:
         options: dict[str, str] = getattr(builder, "_options")  # noqa: B009
+        for key in sorted(STATIC_SETTINGS.intersection(options)) if setting is not None else ():
+            if setting is not None and setting(key) != options[key]:
+                raise DriverRequested(f"the setting {key}={options[key]}, which is fixed when Spark starts,")
         master = options.pop("spark.master", None)
         if master is not None and master not in noted:
             noted.add(master)
@@ -102,10 +140,30 @@ _AT_START: Final = frozenset({
 })  # fmt: skip
 
 
+def check_similarity_join(message: Any) -> None:
+    """Raise DriverRequested for a similarity join that Spark Connect executes with another column than requested.
+
+    It ignores the name that is given for the column of distances, which would be missing later.
+    """
+    if message.DESCRIPTOR.full_name != "spark.connect.Command" or not message.HasField("ml_command"):
+        return
+    for method in message.ml_command.fetch.methods:
+        names = [arg.param.string for arg in method.args[_DISTANCE_ARGUMENT:]]
+        if method.method == "approxSimilarityJoin" and names != [_DISTANCE_COLUMN]:
+            raise DriverRequested(f"approxSimilarityJoin with distCol={''.join(names)!r}")
+
+
+_DISTANCE_ARGUMENT: Final = 3
+_DISTANCE_COLUMN: Final = "distCol"  # the default
+
+
 def needs_driver(error: BaseException) -> bool:
-    """Return whether a program failed because the shared engine has no SparkContext, RDDs, JVM or tables for it."""
+    """Return whether a program failed because the shared engine has no driver for it.
+
+    That is: no SparkContext, RDDs, JVM or tables, not its settings, and not all of MLlib.
+    """
     spark = SparkError(error)
-    return isinstance(error, TableRefused) or (
+    return isinstance(error, TableRefused | DriverRequested) or (
         spark.is_spark
         and (spark.error_class in _NEEDS_DRIVER or (spark.error_class == "NOT_IMPLEMENTED" and "rdd" in spark.message))
     )

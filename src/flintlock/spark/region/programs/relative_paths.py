@@ -32,7 +32,6 @@ class RelativePaths:
     """The directory of one job on this host, and what is made of its relative paths."""
 
     def __init__(self, directory: str) -> None:
-        self.submitted_from: Final = directory  # as the job has it; "" if it has none
         self.problem: Final = _problem(directory)
         self.directory: Final = "" if self.problem else directory  # "" if it is not usable here
 
