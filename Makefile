@@ -14,6 +14,7 @@ SSL_CERT_FILE ?= $(PIP_CERT)
 UV_ENV = $(if $(UV_DEFAULT_INDEX),UV_DEFAULT_INDEX="$(UV_DEFAULT_INDEX)") \
 	$(if $(UV_FIND_LINKS),UV_FIND_LINKS="$(UV_FIND_LINKS)") $(if $(SSL_CERT_FILE),SSL_CERT_FILE="$(SSL_CERT_FILE)")
 UV_PIP = $(UV_ENV) $(BIN)/uv pip
+EXTRAS := --extra cluster --extra zookeeper --extra oidc --extra java
 COMPILE = $(UV_PIP) compile --quiet --universal --python-version 3.11 --fork-strategy fewest --generate-hashes \
 	--no-emit-index-url --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
 
@@ -83,8 +84,8 @@ dist: $(READY) ## build the sdist, and the wheel from it, into dist/
 	@ls dist/*
 
 lock: $(READY) ## pin the dependencies again; UPGRADE=1 takes newer versions
-	@$(COMPILE) pyproject.toml --all-extras --group dev --output-file requirements/dev.txt
-	@$(COMPILE) pyproject.toml --all-extras --constraint requirements/dev.txt --output-file requirements/runtime.txt
+	@$(COMPILE) pyproject.toml $(EXTRAS) --group dev --output-file requirements/dev.txt
+	@$(COMPILE) pyproject.toml $(EXTRAS) --constraint requirements/dev.txt --output-file requirements/runtime.txt
 	@$(COMPILE) pyproject.toml --constraint requirements/dev.txt --output-file requirements/client.txt
 	@$(COMPILE) --group build --constraint requirements/dev.txt --output-file requirements/build.txt
 	@$(COMPILE) --group jupyter --constraint requirements/dev.txt --output-file requirements/jupyter.txt

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from datetime import date
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +17,6 @@ from tests.cluster.processes import Processes, until
 
 import flintlock as fl
 from flintlock.model.states import JobStatus
-from flintlock.testing import local_cluster
 
 
 def test_queries_are_run_from_the_command_line(standing: Processes, tmp_path: Path) -> None:
@@ -153,31 +151,53 @@ def test_a_failed_job_is_run_again_from_where_it_failed(standing: Processes, tmp
     assert "only a job that has FAILED" in refused.stderr, refused.stderr
 
 
-def test_a_users_job_runs_on_rows_of_a_test(tmp_path: Path) -> None:
-    """Functions, SQL and sinks; a mistake is blamed on its step; the second job finds the engine warm."""
-    job = fl.Job("tested", params={"factor": 2})
-    orders = job.source("orders", format="parquet", path=str(tmp_path / "nowhere"))
+USERS_TESTS = """
+from datetime import date
+import pytest
+import flintlock as fl
 
-    @job.step(inputs=[orders])
-    def priced(orders: DataFrame, params: dict[str, int]) -> DataFrame:
-        return orders.selectExpr("day", f"price * {params['factor']} AS total")
+DAYS = (date(2026, 1, 31), date(2026, 2, 1))
+ROWS = [{"day": DAYS[0], "price": 3}, {"day": DAYS[1], "price": 4}]
+job = fl.Job("tested", params={"factor": 2})
+orders = job.source("orders", format="parquet", path="/nowhere/orders")
 
-    job.sink("out", priced, format="parquet", path=str(tmp_path / "out"), partition_by=["day"])
-    with local_cluster(["taskmanager.numberOfTaskSlots=2"]) as cluster:
-        rows = [{"day": date(2026, 1, 31), "price": 3}, {"day": date(2026, 2, 1), "price": 4}]
-        run = cluster.run(job, inputs={"orders": rows}, params={"factor": 10})
-        assert [(row.day, row.total) for row in run.result().rows()] == [
-            (date(2026, 1, 31), 30),
-            (date(2026, 2, 1), 40),
-        ]
-        with pytest.raises(fl.JobFailed) as failed:
-            cluster.run(job, inputs={"orders": [{"day": date(2026, 1, 31)}]})
-        assert failed.value.failure is not None
-        assert failed.value.failure.step == "priced"
-        with pytest.raises(fl.Refused, match="no step 'oders' to give rows to; did you mean 'orders'"):
-            cluster.run(job, inputs={"oders": rows})
-        assert cluster.client.sql("SELECT :n AS n", params={"n": 7}).table.rows == ((7,),)
+@job.step(inputs=[orders])
+def priced(orders, params):
+    return orders.selectExpr("day", f"price * {params['factor']} AS total")
+
+job.sink("out", priced, format="parquet", path="out", partition_by=["day"])
+
+def test_rows(flintlock_local):
+    run = flintlock_local.run(job, inputs={"orders": ROWS}, params={"factor": 10})
+    assert [(row.day, row.total) for row in run.result().rows()] == [(DAYS[0], 30), (DAYS[1], 40)]
+
+def test_a_mistake_is_blamed_on_its_step(flintlock_local):
+    with pytest.raises(fl.JobFailed) as failed:
+        flintlock_local.run(job, inputs={"orders": [{"day": DAYS[0]}]})
+    assert failed.value.failure.step == "priced"
+    with pytest.raises(fl.Refused, match="no step 'oders' to give rows to; did you mean 'orders'"):
+        flintlock_local.run(job, inputs={"oders": ROWS})
+
+def test_wrong(flintlock_local):
+    assert flintlock_local.client.sql("SELECT :n AS n", params={"n": 7}).table.rows == ((8,),)
+"""
+
+
+def test_users_test_their_jobs_with_the_fixture_of_pytest(tmp_path: Path) -> None:
+    """As the documentation says, with a pytest of their own; all tests use one cluster, which is gone afterwards."""
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["flintlock.testing.pytest_plugin"]\n')
+    (tmp_path / "test_job.py").write_text(USERS_TESTS)
+    (tmp_path / "tmp").mkdir()
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp"), "XDG_STATE_HOME": str(tmp_path / "state")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--rootdir", str(tmp_path), str(tmp_path)],
+        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False, env=environment,
+    )  # fmt: skip
+
+    assert "1 failed, 2 passed" in done.stdout, done.stdout + done.stderr
+    assert "assert ((7,),) == ((8,),)" in done.stdout
     assert not (tmp_path / "out").exists()
+    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 RUN_LOCAL = """

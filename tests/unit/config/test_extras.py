@@ -37,3 +37,11 @@ def test_a_missing_package_is_refused_with_what_to_install(monkeypatch: pytest.M
     with pytest.raises(Refused, match=r"a quorum needs packages .*\(no_such_module\): pip install 'flintlock\[zoo"):
         require_extra("zookeeper", "a quorum")
     assert install_command("zookeeper") == "pip install 'flintlock[zookeeper]'"
+
+
+def test_the_operator_for_airflow_has_an_extra_that_is_in_no_pinned_environment() -> None:
+    """Airflow pins hundreds of packages: it is never installed beside a cluster."""
+    assert project()["optional-dependencies"]["airflow"] == ["apache-airflow-core>=3.3"]
+    pinned = [path.read_text() for path in (Path(__file__).parents[3] / "requirements").glob("*.txt")]
+    assert pinned
+    assert not any("apache-airflow" in text for text in pinned)

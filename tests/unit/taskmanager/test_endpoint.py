@@ -29,7 +29,13 @@ from flintlock.model.ids import (
     TaskManagerId,
     session_of,
 )
-from flintlock.model.log_events import CLUSTER_CHANGED, EPOCH_WENT_BACK, FOREIGN_FILES_REFUSED, TASK_DEPLOYED
+from flintlock.model.log_events import (
+    CLUSTER_CHANGED,
+    EPOCH_WENT_BACK,
+    FOREIGN_FILES_REFUSED,
+    REGISTRATION_FAILED,
+    TASK_DEPLOYED,
+)
 from flintlock.model.slots import AttemptSlots, RegistrationAnswer
 from flintlock.model.tasks import (
     Failure,
@@ -311,6 +317,24 @@ def test_registration_is_retried_until_it_is_accepted(harness: TaskManagerHarnes
             run.cancel()
 
     run_scenario()
+
+
+@virtual_time
+async def test_a_registration_that_fails_in_the_same_way_again_is_logged_once(harness: TaskManagerHarness) -> None:
+    """However long there is no leader; another reason is logged."""
+    with capture_logs() as logs:
+        async with asyncio.TaskGroup() as tasks:
+            harness.resource_manager.fail_with = Unavailable("no leader")
+            run = tasks.create_task(harness.task_manager.run(), name="taskmanager")
+            await asyncio.sleep(600)
+            harness.resource_manager.fail_with = Unavailable("no answer")
+            await asyncio.sleep(600)
+            harness.resource_manager.fail_with = None
+            await until(lambda: bool(harness.resource_manager.heartbeats))
+            run.cancel()
+
+    failed = [entry["reason"] for entry in logs if entry["event"] == REGISTRATION_FAILED]
+    assert failed == ["no leader", "no answer"]
 
 
 @virtual_time
