@@ -570,7 +570,8 @@ export type JobType = "BATCH" | "STREAMING";
 
 /** One entry of GET /jobs/overview. `waits-for`: what a RUNNING job waits for, if none of its regions runs.
 
-    `first-run`: when its first attempt ran; not there before that, nor where an earlier leader alone knew it. */
+    `first-run`: when its first attempt ran; not there before that, nor where an earlier leader alone knew it.
+    `upgrade-of` and `successor`: the job whose place this one takes, and the job that has taken its place. */
 export interface JobsOverviewEntry {
   readonly jid: string;
   readonly name: string;
@@ -587,6 +588,8 @@ export interface JobsOverviewEntry {
   readonly labels?: Readonly<Record<string, string>>;
   readonly "submitted-by"?: string;
   readonly "first-run"?: number;
+  readonly "upgrade-of"?: string;
+  readonly successor?: string;
 }
 
 /** GET /jobs/overview; `next` is where the next page begins, if `limit` was given and there is one. */

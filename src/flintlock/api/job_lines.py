@@ -67,6 +67,8 @@ def overview_entry(job: JobSummary, now_ms: int) -> JobsOverviewEntry:
         labels=job.labels,
         submitted_by=job.submitted_by,
         first_run=job.first_run_ms,
+        upgrade_of=job.upgrade_of,
+        successor=job.successor,
     )
 
 
@@ -101,6 +103,8 @@ def summary_of(job: JobSummary | bytes) -> JobSummary:
         labels=entry.labels,
         submitted_by=entry.submitted_by,
         first_run_ms=entry.first_run,
+        upgrade_of=entry.upgrade_of,
+        successor=entry.successor,
     )
 
 

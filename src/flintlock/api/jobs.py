@@ -64,6 +64,7 @@ class JobsOverviewEntry(ApiStruct, frozen=True, kw_only=True, omit_defaults=True
     """One entry of GET /jobs/overview. `waits-for`: what a RUNNING job waits for, if none of its regions runs.
 
     `first-run`: when its first attempt ran; not there before that, nor where an earlier leader alone knew it.
+    `upgrade-of` and `successor`: the job whose place this one takes, and the job that has taken its place.
     """
 
     jid: str
@@ -81,6 +82,8 @@ class JobsOverviewEntry(ApiStruct, frozen=True, kw_only=True, omit_defaults=True
     labels: dict[str, str] = field(default_factory=dict)  # not dict[…]: msgspec omits this default only
     submitted_by: str = field(default="", name="submitted-by")
     first_run: int = field(default=-1, name="first-run")
+    upgrade_of: str = field(default="", name="upgrade-of")
+    successor: str = ""
 
     @property
     def shown_state(self) -> str:

@@ -19,6 +19,7 @@ from flintlock.config.configuration import (
     parallelisms,
     znode_path,
 )
+from flintlock.model.jobgraph import UPGRADE_OF_KEY
 from flintlock.model.quantities import MemoryUpTo, duration_s, memory_bytes, positive_duration_s
 
 _DURATION = "a duration, such as '10 s'"
@@ -231,7 +232,7 @@ RESTORE_REWIND_SINKS: Final = Option(
     " `.flintlock-rewound-<job>` in the sink. Otherwise a sink that is ahead of the savepoint is refused.",
 )  # fmt: skip
 UPGRADE_OF: Final = Option(
-    key="execution.upgrade-of", parse=str, kind="the id of a job", default="", scope=Scope.JOB,
+    key=UPGRADE_OF_KEY, parse=str, kind="the id of a job", default="", scope=Scope.JOB,
     unset="the job takes the place of no other",
     description="The running streaming job whose place this one takes (`flintlock upgrade`): that one is stopped with a"
     " savepoint, which this one begins from.",

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from msgspec import structs
 
 from flintlock.config.configuration import Configuration
-from flintlock.config.options import PARALLELISM_OVERRIDES, RESTORE_PATH, RESTORE_REWIND_SINKS, UPGRADE_OF
+from flintlock.config.options import PARALLELISM_OVERRIDES, RESTORE_PATH, RESTORE_REWIND_SINKS
 from flintlock.dispatcher import core
 from flintlock.dispatcher.core import JobPhase
 from flintlock.dispatcher.job import DispatchedJob, JobBody, JobServices
@@ -143,7 +143,8 @@ class Submissions:
             core.check_shared_checkpoints(message.graph, self._services.unshared_checkpoints, registered_at)
             self._scope.check_leading()
         upgrade: JobUpgrade | None = None
-        if message.graph.config.get(UPGRADE_OF.key):
+        if message.graph.upgrade_of:
+            self._check_new(message.graph.job_id)  # first: its own predecessor may have ended for it
             graph = core.accepted_graph(message, self._services.versions, self._overrides)
             graph, upgrade = await self._upgrades.prepared(graph)
             message = structs.replace(message, graph=graph)
@@ -157,10 +158,7 @@ class Submissions:
                 others = [job.stored.graph for job in self._scope.jobs.values() if job.visible and not job.ended]
                 core.check_not_written(graph, others)
         job_id = message.graph.job_id
-        registered = self._scope.jobs.get(job_id)
-        refusal = self._refuse(job_id) or core.duplicate(job_id, None if registered is None else registered.phase)
-        if refusal is not None:
-            raise refusal
+        registered = self._check_new(job_id)
         for earlier in message.graph.reuses[:1]:  # without a pause before the job is registered: then they are in use
             kept = self._scope.jobs.get(earlier)
             if kept is None or not kept.keeps_results:
@@ -179,6 +177,14 @@ class Submissions:
         task = self._scope.begin(job, partial(job.run_submitted, accepted, predecessor))
         task.add_done_callback(lambda _: answer_unanswered(accepted, "the job was being stored"))
         return await asyncio.shield(accepted)
+
+    def _check_new(self, job_id: JobId) -> DispatchedJob | None:
+        """Return the job that had this id, if its end allows that. Raises DuplicateJob, or why no job is accepted."""
+        registered = self._scope.jobs.get(job_id)
+        refusal = self._refuse(job_id) or core.duplicate(job_id, None if registered is None else registered.phase)
+        if refusal is not None:
+            raise refusal
+        return registered
 
 
 def answer_unanswered(answer: asyncio.Future[Any], what: str) -> None:

@@ -150,6 +150,10 @@ class Versions(Struct, frozen=True, kw_only=True):
         )
 
 
+#: The setting of a job that names the one whose place it takes.
+UPGRADE_OF_KEY: Final = "execution.upgrade-of"
+
+
 class JobGraph(Struct, frozen=True, kw_only=True, dict=True):
     """A complete job. Vertices are in topological order once `check_graph` has passed."""
 
@@ -172,6 +176,11 @@ class JobGraph(Struct, frozen=True, kw_only=True, dict=True):
     rerun_of: str = ""  # the job that this one runs again
     reuses: tuple[JobId, ...] = ()  # failed jobs whose finished regions it does not run again: `rerun_of`, and its own
     format_version: int = 1
+
+    @property
+    def upgrade_of(self) -> str:
+        """The id of the job whose place this one takes; "" if it takes none's."""
+        return self.config.get(UPGRADE_OF_KEY, "")
 
     def vertex(self, name: str) -> JobVertex:
         """Return the step of that name; KeyError if there is none."""

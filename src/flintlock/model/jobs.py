@@ -173,6 +173,8 @@ class JobSummary(Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     submitted_by: str = ""
     first_run_ms: int = -1  # when the first of its attempts ran; -1: none has, or an earlier leader knew it
+    upgrade_of: str = ""  # the job whose place it takes
+    successor: str = ""  # the job that has taken its place
 
     @property
     def waits_for(self) -> str:
@@ -258,6 +260,8 @@ class JobSnapshot(Struct, frozen=True, kw_only=True, dict=True):
             labels=self.graph.labels,
             submitted_by=self.graph.submitted_by,
             first_run_ms=_first_run_ms(self.executions),
+            upgrade_of=self.graph.upgrade_of,
+            successor=self.successor,
         )
 
 

@@ -7,65 +7,27 @@ import asyncio
 import pytest
 from msgspec import structs
 from structlog.testing import capture_logs
-from tests.unit.dispatcher.dispatcher_harness import A, B, C, DispatcherHarness, graph, outcome_of, settle, until
+from tests.unit.dispatcher.dispatcher_harness import A, B, DispatcherHarness, outcome_of, settle, until
 from tests.unit.dispatcher.test_savepoints import STOP, streaming
+from tests.unit.dispatcher.upgrade_harness import (
+    BACK,
+    LOCATION,
+    ended,
+    former_graph,
+    other_upgrade,
+    runner_of,
+    running_of,
+    snapshot,
+    stopping,
+    upgrade,
+)
 
-from flintlock.dispatcher import core
-from flintlock.dispatcher.endpoint import Dispatcher
-from flintlock.ha import payloads
-from flintlock.model.commands import CancelJob, DrainTask, OperationQuery, OperationStatus
-from flintlock.model.errors import Conflict, Fenced, Forbidden, Invalid, JobFailed, NotFound, Unavailable
-from flintlock.model.ids import JobId, TriggerId, VertexId
-from flintlock.model.jobgraph import JobGraph, vertex_id
-from flintlock.model.jobs import AwaitJob, JobQuery, JobSnapshot, JobSubmission, StoredJob, Submitted
+from flintlock.model.commands import CancelJob, OperationQuery, OperationStatus
+from flintlock.model.errors import Conflict, DuplicateJob, Forbidden, Invalid, NotFound, Unavailable
+from flintlock.model.ids import TriggerId, VertexId
+from flintlock.model.jobs import JobQuery, JobSubmission, Submitted
 from flintlock.model.states import JobStatus
-from flintlock.testing.fakes.fake_jobmaster import FakeJobMasterRunner
 from flintlock.testing.virtual_time import virtual_time
-
-LOCATION = f"/savepoints/{A[:6]}-{B}"
-BACK = JobId(vertex_id(B, "the job before the upgrade"))
-
-
-def upgrade(former: JobGraph) -> JobSubmission:
-    """Return the submission of a job that takes the place of A."""
-    vertices = tuple(structs.replace(vertex, id=vertex_id(B, vertex.name)) for vertex in former.vertices)
-    config = {"execution.upgrade-of": A}
-    return JobSubmission(graph=structs.replace(former, job_id=B, name="another name", vertices=vertices, config=config))
-
-
-def other_upgrade(former: JobGraph) -> JobSubmission:
-    """Return the submission of another job that takes the place of A."""
-    return JobSubmission(graph=structs.replace(upgrade(former).graph, job_id=C))
-
-
-def former_graph(harness: DispatcherHarness, job_id: JobId = A) -> JobGraph:
-    return payloads.STORED_JOB.decode(harness.cluster.graphs[job_id], "the job").graph
-
-
-def runner_of(harness: DispatcherHarness, job_id: JobId) -> FakeJobMasterRunner | None:
-    """Return the latest JobMaster of a job."""
-    return next((each for each in reversed(harness.job_masters.made) if each.job.graph.job_id == job_id), None)
-
-
-async def running_of(harness: DispatcherHarness, job_id: JobId) -> FakeJobMasterRunner:
-    await until(lambda: runner_of(harness, job_id) is not None)
-    runner = runner_of(harness, job_id)
-    assert runner is not None
-    await until(lambda: runner.status is JobStatus.RUNNING)
-    return runner
-
-
-async def snapshot(dispatcher: Dispatcher, job_id: JobId) -> JobSnapshot:
-    return await dispatcher.job(JobQuery(job_id=job_id))
-
-
-async def stopping(harness: DispatcherHarness, dispatcher: Dispatcher) -> FakeJobMasterRunner:
-    """Submit A, upgrade it to B, and return the JobMaster of A, which is asked to drain."""
-    runner = await streaming(harness, dispatcher)
-    await dispatcher.submit_job(upgrade(former_graph(harness)))
-    await until(lambda: bool(runner.queries))
-    assert isinstance(runner.queries[0], DrainTask)
-    return runner
 
 
 @virtual_time
@@ -97,7 +59,7 @@ async def test_what_does_not_fit_is_refused_and_the_job_goes_on() -> None:
         former = former_graph(harness)
         assert isinstance(await outcome_of(dispatcher.submit_job(upgrade(former))), Invalid)
         harness.savepoints.refuse_with = None
-        unknown = structs.replace(former, config={"execution.upgrade-of": "9" * 32})
+        unknown = structs.replace(former, job_id=B, config={"execution.upgrade-of": "9" * 32})
         assert isinstance(await outcome_of(dispatcher.submit_job(JobSubmission(graph=unknown))), NotFound)
         restored = upgrade(former).graph
         restored = structs.replace(restored, config={**restored.config, "execution.state-recovery.path": "/s"})
@@ -110,9 +72,11 @@ async def test_what_does_not_fit_is_refused_and_the_job_goes_on() -> None:
 
 @virtual_time
 async def test_a_job_that_is_being_stopped_is_not_upgraded_once_more() -> None:
+    """A client that sends the same job again is answered that it is known."""
     harness = DispatcherHarness()
     async with harness.leading() as dispatcher:
         await stopping(harness, dispatcher)
+        assert isinstance(await outcome_of(dispatcher.submit_job(upgrade(former_graph(harness)))), DuplicateJob)
         assert isinstance(await outcome_of(dispatcher.submit_job(other_upgrade(former_graph(harness)))), Conflict)
 
 
@@ -169,10 +133,6 @@ async def test_a_job_that_ends_while_an_upgrade_is_compared_with_it_is_not_upgra
         assert B not in harness.cluster.graphs
 
 
-async def ended(dispatcher: Dispatcher, job_id: JobId) -> JobSnapshot:
-    return await dispatcher.await_job(AwaitJob(job_id=job_id, wait_s=60))
-
-
 @virtual_time
 async def test_a_job_whose_predecessor_cannot_be_stopped_fails_and_the_predecessor_runs_on() -> None:
     harness = DispatcherHarness()
@@ -189,23 +149,6 @@ async def test_a_job_whose_predecessor_cannot_be_stopped_fails_and_the_predecess
         harness.savepoints.unprepared = None
         await dispatcher.submit_job(other_upgrade(former_graph(harness)))
         await until(lambda: bool(runner.queries))
-
-
-@virtual_time
-async def test_the_next_leader_fails_a_job_whose_predecessor_could_not_be_stopped() -> None:
-    """The leader died before that was durable. The job is not quarantined: it has never run."""
-    harness = DispatcherHarness()
-    harness.savepoints.unprepared = Unavailable("the disk is full")
-    async with harness.leading() as dispatcher:
-        await streaming(harness, dispatcher)
-        harness.faults.hold("results.create_dirty:before")
-        await dispatcher.submit_job(upgrade(former_graph(harness)))
-        await until(lambda: "results.create_dirty:before" in harness.faults.seen)
-    harness.faults.held.clear()
-    async with harness.leading() as dispatcher:
-        assert (await ended(dispatcher, B)).status is JobStatus.FAILED
-        assert (await snapshot(dispatcher, A)).status is JobStatus.RUNNING
-        assert not harness.cluster.quarantined
 
 
 @virtual_time
@@ -291,124 +234,6 @@ def test_a_job_whose_way_back_cannot_be_found_out_fails_alone(error: Exception) 
             assert [line["reason"] for line in lines if line["event"] == "job-upgrade-not-reverted"] == [repr(error)]
 
     scenario()
-
-
-@virtual_time
-async def test_a_leader_that_is_replaced_while_it_goes_back_ends_its_term() -> None:
-    harness = DispatcherHarness()
-
-    async def term() -> None:
-        async with harness.leading() as dispatcher:
-            (await stopping(harness, dispatcher)).finish()
-            harness.savepoints.unreadable = Fenced("a newer leader goes on")
-            (await running_of(harness, B)).fail("the state does not fit")
-            await until(lambda: B not in dispatcher.jobs)
-
-    with pytest.raises(ExceptionGroup) as ended_by:
-        await term()
-    assert ended_by.group_contains(Fenced)
-    assert B in harness.cluster.graphs
-
-
-@virtual_time
-async def test_the_next_leader_goes_on_with_an_upgrade_whose_leader_died_while_the_predecessor_stopped() -> None:
-    harness = DispatcherHarness()
-    async with harness.leading() as dispatcher:
-        await stopping(harness, dispatcher)
-    harness.job_masters.made.clear()
-    async with harness.leading() as dispatcher:
-        (await running_of(harness, A)).finish()
-        await running_of(harness, B)
-
-        assert harness.savepoints.made == [(TriggerId(B), LOCATION)]
-        assert (await snapshot(dispatcher, A)).successor == B
-
-
-def store_last(harness: DispatcherHarness, job_id: JobId) -> None:
-    """Have a job recovered after more jobs than start in one turn of the loop."""
-    last = harness.cluster.graphs.pop(job_id)
-    for number in range(60):
-        other = StoredJob(graph=graph(JobId(f"{number:032x}")), submitted_ms=1)
-        harness.cluster.graphs[other.graph.job_id] = payloads.STORED_JOB.encode(other)
-    harness.cluster.graphs[job_id] = last
-
-
-@virtual_time
-async def test_a_predecessor_that_is_recovered_long_after_its_successor_is_stopped_first() -> None:
-    harness = DispatcherHarness()
-    async with harness.leading() as dispatcher:
-        await stopping(harness, dispatcher)
-    store_last(harness, A)
-    harness.job_masters.made.clear()
-    async with harness.leading():
-        former = await running_of(harness, A)
-        await settle()
-        assert runner_of(harness, B) is None
-        former.finish()
-        await running_of(harness, B)
-
-        assert harness.savepoints.restored == [B]
-
-
-@virtual_time
-async def test_a_former_job_that_is_recovered_long_after_the_failed_one_is_not_submitted_again() -> None:
-    harness = DispatcherHarness()
-    async with harness.leading() as dispatcher:
-        (await stopping(harness, dispatcher)).finish()
-        await running_of(harness, B)
-    stored = payloads.STORED_JOB.decode(harness.cluster.graphs[B], "the job")
-    assert stored.upgrade is not None
-    again = core.former_again(stored.graph, stored.upgrade.former)
-    harness.cluster.graphs[BACK] = payloads.STORED_JOB.encode(StoredJob(graph=again, submitted_ms=1))
-    store_last(harness, BACK)
-    harness.job_masters.made.clear()
-    harness.job_masters.fail_for[B] = JobFailed("no")
-    seen = len(harness.faults.seen)
-    async with harness.leading() as dispatcher:
-        await running_of(harness, BACK)
-        await until(lambda: B not in dispatcher.jobs)
-
-        assert (await snapshot(dispatcher, B)).successor == BACK
-        assert "graphs.put:before" not in harness.faults.seen[seen:]
-
-
-@virtual_time
-async def test_the_next_leader_starts_a_job_whose_predecessor_has_ended() -> None:
-    """The leader died between the end of the one and the start of the other."""
-    harness = DispatcherHarness()
-    async with harness.leading() as dispatcher:
-        former = await stopping(harness, dispatcher)
-        former.finish()
-        await until(lambda: bool(harness.savepoints.made))
-        harness.savepoints.proceed.clear()
-        await until(lambda: A not in dispatcher.jobs)
-    harness.savepoints.proceed.set()
-    async with harness.leading():
-        await running_of(harness, B)
-
-        assert harness.savepoints.restored == [B]
-
-
-@virtual_time
-async def test_a_leader_that_died_after_it_had_gone_back_is_followed_by_one_that_does_so_once() -> None:
-    """The former job was stored, the end of the failed one was not: that one fails once more."""
-    harness = DispatcherHarness()
-    async with harness.leading() as dispatcher:
-        (await stopping(harness, dispatcher)).finish()
-        await running_of(harness, B)
-    stored = payloads.STORED_JOB.decode(harness.cluster.graphs[B], "the job")
-    assert stored.upgrade is not None
-    again = core.former_again(stored.graph, stored.upgrade.former)
-    harness.cluster.graphs[BACK] = payloads.STORED_JOB.encode(StoredJob(graph=again, submitted_ms=1))
-    harness.job_masters.made.clear()
-    async with harness.leading() as dispatcher:
-        await running_of(harness, BACK)
-        (await running_of(harness, B)).fail("the state does not fit")
-        await until(lambda: B not in dispatcher.jobs)
-
-        assert (await snapshot(dispatcher, B)).successor == BACK
-        assert harness.savepoints.restored == [B, BACK]
-        assert [each.job.graph.job_id for each in harness.job_masters.made].count(BACK) == 1
 
 
 @virtual_time

@@ -27,6 +27,7 @@ EXIT_TIMED_OUT: Final = 124
 """As `timeout` of the shell."""
 
 STATES: Final = (*JobStatus, WAITING)
+_ID_PREFIX: Final = 8  # commands take the beginning of an id, too
 _LONGEST_WAIT_S: Final = 10.0
 _SCHEDULED: Final = (JobStatus.INITIALIZING, JobStatus.CREATED, WAITING)
 _RUNNING: Final = tuple(state for state in JobStatus if not state.globally_terminal and not state.not_started)
@@ -125,6 +126,8 @@ def job_lines(jobs: Sequence[JobsOverviewEntry], notes: Mapping[str, str]) -> li
         ("DURATION", [duration(job.duration) for job in jobs]),
         ("STEPS", [f"{job.tasks.finished}/{job.tasks.total}" for job in jobs]),
         ("SUBMITTED BY", [job.submitted_by for job in jobs]),
+        ("UPGRADE OF", [job.upgrade_of[:_ID_PREFIX] for job in jobs]),
+        ("SUCCEEDED BY", [job.successor[:_ID_PREFIX] for job in jobs]),
         ("LABELS", [label_text(job.labels) for job in jobs]),
         ("WAITS FOR", [notes.get(job.jid, "") for job in jobs]),
     ]

@@ -26,7 +26,7 @@ import structlog
 from msgspec import structs
 from structlog.typing import FilteringBoundLogger
 
-from flintlock.config.options import RESTORE_CLAIM_MODE, RESTORE_PATH, UPGRADE_OF
+from flintlock.config.options import RESTORE_CLAIM_MODE, RESTORE_PATH
 from flintlock.dispatcher import core
 from flintlock.dispatcher.job import DispatchedJob
 from flintlock.dispatcher.services import Savepoints
@@ -83,7 +83,7 @@ class Upgrades:
         place; Invalid with every reason why the graph does not fit its state. The caller registers the job without a
         pause.
         """
-        predecessor = JobId(graph.config[UPGRADE_OF.key])
+        predecessor = JobId(graph.upgrade_of)
         job = self._dispatcher.jobs.get(predecessor)
         if job is None or not job.visible:
             raise NotFound(f"there is no running job {predecessor} to be upgraded")

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import structs
 
 from flintlock.api import jobs as shapes
-from flintlock.config.options import RESTART_TYPE, UPGRADE_OF
+from flintlock.config.options import RESTART_TYPE
 from flintlock.model.checking.problems import abbreviated
 from flintlock.model.checking.rerun import continuation_refusal
 from flintlock.model.commands import CancelJob, JobOperations, OperationCommand, RescaleJob, StopJob, TriggerSavepoint
@@ -69,7 +69,7 @@ def job_details(job: JobSnapshot, now_ms: int, application: JobId | None = None)
         labels=job.graph.labels,
         submitted_by=job.graph.submitted_by,
         rerun_of=job.graph.rerun_of,
-        upgrade_of=job.graph.config.get(UPGRADE_OF.key, ""),
+        upgrade_of=job.graph.upgrade_of,
         successor=job.successor,
     )
 
@@ -213,7 +213,7 @@ def attempts(job: JobSnapshot) -> shapes.JobAttempts:
         failures_omitted=job.exceptions_omitted,
         submitted_by=job.graph.submitted_by,
         rerun_of=job.graph.rerun_of,
-        upgrade_of=job.graph.config.get(UPGRADE_OF.key, ""),
+        upgrade_of=job.graph.upgrade_of,
         successor=job.successor,
         waits_for=job.summary().waits_for,
         continuable=continuation_refusal(job) is None,
