@@ -84,8 +84,8 @@ _LIST: Final = """
     await page.getByRole("link", {name: "nightly revenue"}).first().waitFor();
     await page.getByLabel("Name").fill("nightly");
     await page.keyboard.press("Enter");
-    await page.getByRole("link", {name: "Older jobs"}).click();
-    await page.getByRole("link", {name: "Newest jobs"}).waitFor();
+    await page.getByRole("link", {name: "Next page"}).click();
+    await page.getByRole("link", {name: "First page"}).waitFor();
     await page.waitForTimeout(300);
     return page.evaluate(() => window.tasks);
 """

@@ -35,7 +35,7 @@ test("what no filter has is left out", () => {
   });
 });
 
-test("a filter is a query of the server, its order is not, and a name without a star is any part of a name", () => {
+test("a filter and an order are a query of the server, and a name without a star is any part of a name", () => {
   assert.equal(listingPath(ALL_JOBS, 0, 100), "/jobs/overview?limit=100");
   const filter = { name: "day", states: ["FAILED"], label: "team=core", user: "eve", within: "1h", after: "7-x", sort: "name" };
   const values = new URLSearchParams(listingPath(filter, 7_260_999, 50).split("?")[1]);
@@ -47,6 +47,7 @@ test("a filter is a query of the server, its order is not, and a name without a 
     "submitted-by": "eve",
     since: "3660000",
     after: "7-x",
+    sort: "name",
   });
   assert.match(listingPath({ ...ALL_JOBS, name: "day*" }, 0, 1), /name=day\*$/);
 });

@@ -18,8 +18,8 @@ export const JOB_STATES = [
   "RECONCILING",
 ] as const;
 
-/** The columns by which a page of the list can be sorted. */
-export const SORT_COLUMNS = ["name", "state", "steps", "started", "duration", "user"] as const;
+/** The columns by which the list can be sorted, as the server names them: those of which it has the order of all jobs. */
+export const SORT_COLUMNS = ["name", "start", "end", "duration"] as const;
 export type SortColumn = (typeof SORT_COLUMNS)[number];
 
 /** Which jobs a list shows, and in which order. Empty: there is no such condition. */
@@ -33,7 +33,7 @@ export interface JobFilter {
   readonly within: string;
   /** Where the page of the list begins: the `next` of the page before it. */
   readonly after: string;
-  /** The column by which the page is sorted, with `-` before it from the largest to the smallest; empty: as the server has it. */
+  /** The column by which the list is sorted, with `-` before it from the largest to the smallest; empty: newest first. */
   readonly sort: string;
 }
 
@@ -112,6 +112,7 @@ export function listingPath(filter: JobFilter, now: number, limit: number): stri
     // By whole minutes, so that a page that is shown again has the same path.
     since: period === undefined ? "" : `${Math.floor((now - period) / 60_000) * 60_000}`,
     after: filter.after,
+    sort: filter.sort,
   })}`;
 }
 

@@ -27,10 +27,13 @@ export function JobRows(props: {
   readonly label: string;
   readonly jobs: readonly Job[];
   readonly now: number;
+  /** Whether some of them may have ended. */
+  readonly withEnd?: boolean;
   readonly sorting?: Sorting;
 }): ReactNode {
+  const columns = ["Job", "State", "Steps", "Started", ...(props.withEnd ? ["Ended"] : []), "Duration", "Submitted by", "Labels"];
   return (
-    <Table label={props.label} columns={["Job", "State", "Steps", "Started", "Duration", "Submitted by", "Labels"]} sorting={props.sorting}>
+    <Table label={props.label} columns={columns} sorting={props.sorting}>
       {props.jobs.map((job) => (
         <tr key={job.jid}>
           <td>
@@ -45,6 +48,11 @@ export function JobRows(props: {
           <td>
             <Time ms={job["start-time"]} now={props.now} />
           </td>
+          {props.withEnd && (
+            <td>
+              <Time ms={job["end-time"]} now={props.now} />
+            </td>
+          )}
           <td>
             <Duration ms={durationOf(job, props.now)} />
           </td>

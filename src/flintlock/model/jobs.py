@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import StrEnum
 from functools import cached_property
 from typing import TypeAlias
 
@@ -364,11 +365,35 @@ class AwaitJob(Struct, frozen=True, kw_only=True):
     wait_s: float = 0.0
 
 
+class JobOrder(StrEnum):
+    """The order of a page of the listing; `-`: the largest value first."""
+
+    NEWEST = "-start"
+    OLDEST = "start"
+    FIRST_ENDED = "end"
+    LAST_ENDED = "-end"
+    SHORTEST = "duration"
+    LONGEST = "-duration"
+    BY_NAME = "name"
+    BY_NAME_REVERSED = "-name"
+
+    @property
+    def column(self) -> str:
+        """What is compared."""
+        return self.value.removeprefix("-")
+
+    @property
+    def descending(self) -> bool:
+        """Whether the largest value comes first."""
+        return self.value.startswith("-")
+
+
 class JobPosition(Struct, frozen=True, kw_only=True):
     """A place in the listing, whose order is: the newest start first, then by id."""
 
     start_ms: int
     job_id: JobId
+    value: str = ""  # in another order: what that compares
 
 
 class JobFilter(Struct, frozen=True, kw_only=True):
@@ -393,6 +418,7 @@ class JobsQuery(Struct, frozen=True, kw_only=True):
     after: JobPosition | None = None
     ended: bool = True
     filter: JobFilter | None = None
+    order: JobOrder = JobOrder.NEWEST
 
 
 JobLine: TypeAlias = JobSummary | bytes

@@ -10,9 +10,11 @@ from msgspec import structs
 from tests.unit.rest.rest_harness import T0, A, RestHarness, ended, running
 
 from flintlock.model.ids import JobId
-from flintlock.model.jobs import JobSnapshot
+from flintlock.model.jobs import JobOrder, JobSnapshot
 from flintlock.model.states import JobStatus
 from flintlock.rest.jobs.listing import MAX_CACHED, MAX_PAGE
+
+AFTER = "query parameter 'after': give what a page has as 'next', with the same 'sort'"
 
 
 def job(number: int, status: JobStatus = JobStatus.FINISHED) -> JobSnapshot:
@@ -50,6 +52,22 @@ def test_pages_have_all_jobs_newest_first(rest: RestHarness) -> None:
     assert ids(rest.get("/jobs/overview")) == found
 
 
+@pytest.mark.parametrize("sort", [*JobOrder])
+def test_pages_in_an_order_have_all_jobs(rest: RestHarness, sort: str) -> None:
+    """`next` is a position in the order."""
+    found: list[int] = []
+    params = {"limit": "5", "sort": sort}
+    while True:
+        page = rest.call("GET", "/jobs/overview", params=params).json()
+        found += ids(page)
+        if "next" not in page:
+            break
+        params["after"] = page["next"]
+    assert sorted(found) == list(range(12))
+    if sort == "start":
+        assert found == list(range(12))
+
+
 def test_a_page_has_the_lines_of_the_whole_list(rest: RestHarness) -> None:
     """The same JSON for each job."""
     assert rest.get("/jobs/overview?limit=100")["jobs"] == rest.get("/jobs/overview")["jobs"]
@@ -66,13 +84,17 @@ def test_jobs_that_have_not_ended_are_listed_alone(rest: RestHarness) -> None:
     [
         ("limit=0", "query parameter 'limit': 0 is not from 1 to 9223372036854775807"),
         ("limit=1001", "query parameter 'limit': 1001 is more than 1000; use 'after' for the next page"),
-        ("after=7", "query parameter 'after': give what a page has as 'next'"),
-        ("after=x-" + "a" * 32, "query parameter 'after': give what a page has as 'next'"),
-        ("after=" + "9" * 30 + "-" + "a" * 32, "query parameter 'after': give what a page has as 'next'"),
+        ("after=7", AFTER),
+        ("after=x-" + "a" * 32, AFTER),
+        ("after=" + "9" * 30 + "-" + "a" * 32, AFTER),
         ("state=busy", f"query parameter 'state': 'BUSY' is none of {', '.join(JobStatus)}, WAITING"),
         ("id=xyz", "query parameter 'id': 'xyz' is not the beginning of a job id: up to 32 hex digits"),
         ("name=" + "n" * 256, "query parameter 'name': has more than 255 characters"),
         ("label=" + ",".join(f"k{n}" for n in range(17)), "query parameter 'label': there are more than 16 labels"),
+        ("sort=state", f"query parameter 'sort': 'state' is none of {', '.join(JobOrder)}"),
+        ("sort=end&after=7-" + "a" * 32, AFTER),
+        ("sort=end&after=7-" + "a" * 32 + "-x", AFTER),
+        ("after=7-" + "a" * 32 + "-5", AFTER),
         ("ended=maybe", "query parameter 'ended': 'maybe' is neither 'true' nor 'false'"),
     ],
 )  # fmt: skip

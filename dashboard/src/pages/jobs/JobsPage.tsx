@@ -10,19 +10,17 @@ import { Empty, Section } from "../../parts/Section.tsx";
 import type { Sorting } from "../../parts/Table.tsx";
 import { FilterForm } from "./FilterForm.tsx";
 import styles from "./JobsPage.module.css";
-import { nextSort, orderOf, sorted } from "./sorting.ts";
+import { nextSort, orderOf } from "./sorting.ts";
 
 const PAGE_SIZE = 50;
 const TITLES: Readonly<Record<SortColumn, string>> = {
   name: "Job",
-  state: "State",
-  steps: "Steps",
-  started: "Started",
+  start: "Started",
+  end: "Ended",
   duration: "Duration",
-  user: "Submitted by",
 };
 
-/** The jobs of a filter, page by page as the server divides them, newest first; a page can be sorted by its columns. */
+/** The jobs of a filter, page by page; the server filters, sorts and divides them. */
 export function JobsPage({ filter }: { readonly filter: JobFilter }): ReactNode {
   const { jobs: live } = useLive();
   const now = useClusterTime();
@@ -30,30 +28,30 @@ export function JobsPage({ filter }: { readonly filter: JobFilter }): ReactNode 
   // The time of which the filter counts back is that of its choice: a list that moves by itself cannot be read.
   const path = useMemo(() => listingPath(filter, Date.now(), PAGE_SIZE), [address]);
   const query = useApi<JobsOverviewResponse>(path);
-  const complete = filter.after === "" && !query.data?.next;
   return (
     <>
       <h1>Jobs</h1>
       <FilterForm key={address} filter={filter} />
-      <Section title={titleOf(filter)} aside={<Order filter={filter} complete={complete} />}>
+      <Section title={titleOf(filter)}>
         <Answer query={query}>
           {({ jobs, next }) => (
             <>
               {jobs.length === 0 ? (
-                <Empty>{next ? "None of these jobs fits the filter; older ones may." : "No job fits the filter."}</Empty>
+                <Empty>{next ? "None of these jobs fits the filter; later ones of the list may." : "No job fits the filter."}</Empty>
               ) : (
                 <JobRows
                   label="Jobs"
-                  jobs={sorted(jobs.map((job) => live.get(job.jid) ?? job), filter.sort, now)}
+                  jobs={jobs.map((job) => live.get(job.jid) ?? job)}
                   now={now}
+                  withEnd
                   sorting={sortingOf(filter)}
                 />
               )}
               <nav className={styles["pages"]} aria-label="Pages of the list">
                 {filter.after !== "" && (
-                  <a href={writeAddress({ page: "jobs", filter: { ...filter, after: "" } })}>Newest jobs</a>
+                  <a href={writeAddress({ page: "jobs", filter: { ...filter, after: "" } })}>First page</a>
                 )}
-                {next && <a href={writeAddress({ page: "jobs", filter: { ...filter, after: next } })}>Older jobs</a>}
+                {next && <a href={writeAddress({ page: "jobs", filter: { ...filter, after: next } })}>Next page</a>}
               </nav>
             </>
           )}
@@ -63,29 +61,24 @@ export function JobsPage({ filter }: { readonly filter: JobFilter }): ReactNode 
   );
 }
 
-function titleOf(filter: JobFilter): string {
-  if (filter.after !== "") return "Older jobs";
-  return filter.sort === "" ? "Newest first" : "Newest jobs";
-}
+const ORDERS: Readonly<Record<SortColumn, readonly [ascending: string, descending: string]>> = {
+  name: ["By name", "By name, from the last"],
+  start: ["Oldest first", "Newest first"],
+  end: ["First ended first", "Last ended first"],
+  duration: ["Shortest first", "Longest first"],
+};
 
-/** By what the page is sorted, and that other pages are not. */
-function Order({ filter, complete }: { readonly filter: JobFilter; readonly complete: boolean }): ReactNode {
-  const order = orderOf(filter.sort);
-  if (order === null) return null;
-  return (
-    <span>
-      {complete ? "Sorted by" : "Only the jobs of this page are sorted, by"} {order.column === "started" ? "start" : order.column}.{" "}
-      <a href={writeAddress({ page: "jobs", filter: { ...filter, sort: "" } })}>Newest first</a>
-    </span>
-  );
+function titleOf(filter: JobFilter): string {
+  const { column, descending } = orderOf(filter.sort);
+  return `${ORDERS[column][descending ? 1 : 0]}${filter.after === "" ? "" : ", continued"}`;
 }
 
 function sortingOf(filter: JobFilter): Sorting {
   const order = orderOf(filter.sort);
-  const hrefOf = (column: SortColumn): string => writeAddress({ page: "jobs", filter: { ...filter, sort: nextSort(filter.sort, column) } });
+  const hrefOf = (column: SortColumn): string => writeAddress({ page: "jobs", filter: { ...filter, after: "", sort: nextSort(filter.sort, column) } });
   return {
-    column: order === null ? "" : TITLES[order.column],
-    descending: order?.descending ?? false,
+    column: TITLES[order.column],
+    descending: order.descending,
     hrefs: new Map(SORT_COLUMNS.map((column) => [TITLES[column], hrefOf(column)])),
   };
 }

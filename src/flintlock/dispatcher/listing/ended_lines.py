@@ -14,10 +14,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from flintlock.api.job_lines import id_and_status
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import JobPosition
-from flintlock.model.states import JobStatus
 
 _MAX_BLOCK: Final = 256
 _LATEST: Final = (1 << 63) - 1
@@ -85,11 +83,28 @@ class EndedLines:
         for index in range(number + 1, len(self._blocks)):
             yield from zip(self._blocks[index].keys, self._blocks[index].lines, strict=True)
 
-    def remove(self, cursor: bytes, expired: Collection[bytes]) -> tuple[list[tuple[JobId, JobStatus]], bytes | None]:
+    def before(self, key: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Yield keys and lines before a key, or all, the last first. Valid until the next change."""
+        number = len(self._blocks) - 1 if key is None else bisect_right(self._firsts, key) - 1
+        for index in range(number, -1, -1):
+            block = self._blocks[index]
+            end = bisect_left(block.keys, key) if key is not None and index == number else len(block.keys)
+            yield from reversed([*zip(block.keys[:end], block.lines[:end], strict=True)])
+
+    def line(self, key: bytes) -> bytes | None:
+        """Return the line of a key, None if there is none."""
+        number = bisect_right(self._firsts, key) - 1
+        if number < 0:
+            return None
+        block = self._blocks[number]
+        index = bisect_left(block.keys, key)
+        return block.lines[index] if index < len(block.keys) and block.keys[index] == key else None
+
+    def remove(self, cursor: bytes, expired: Collection[bytes]) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
         """Remove the lines of these jobs from one block, the first behind the cursor.
 
-        Return whose they were, and the cursor for the next block, None after the last; `b""` is before the first. Lines
-        may be put between two calls. `expired` are ids as they are in keys (`str.encode`).
+        Return them with their keys, and the cursor for the next block, None after the last; `b""` is before the first.
+        Lines may be put between two calls. `expired` are ids as they are in keys (`str.encode`).
         """
         number = bisect_right(self._firsts, cursor)
         if number == len(self._blocks):
@@ -97,7 +112,7 @@ class EndedLines:
         block = self._blocks[number]
         last = block.keys[-1]
         both = [*zip(block.keys, block.lines, strict=True)]
-        removed = [id_and_status(line) for key, line in both if key[_START_BYTES:] in expired]
+        removed = [(key, line) for key, line in both if key[_START_BYTES:] in expired]
         if removed:
             kept = [(key, line) for key, line in both if key[_START_BYTES:] not in expired]
             block.keys, block.lines = tuple(key for key, _ in kept), tuple(line for _, line in kept)
@@ -106,15 +121,20 @@ class EndedLines:
             self._firsts[number] = block.keys[0]
         else:
             del self._blocks[number], self._firsts[number]
-        return [(JobId(job_id), status) for job_id, status in removed], last
+        return removed, last
 
-    def ids(self, cursor: bytes) -> tuple[list[JobId], bytes | None]:
-        """Return the jobs of one block, the first behind the cursor, and the cursor for the next; None: no more."""
+    def keys(self, cursor: bytes) -> tuple[tuple[bytes, ...], bytes | None]:
+        """Return the keys of one block, the first behind the cursor, and the cursor for the next; None: no more."""
         number = bisect_right(self._firsts, cursor)
         if number == len(self._blocks):
-            return [], None
+            return (), None
         keys = self._blocks[number].keys
-        return [position_of(key).job_id for key in keys], keys[-1]
+        return keys, keys[-1]
+
+    def ids(self, cursor: bytes) -> tuple[list[JobId], bytes | None]:
+        """Return the jobs of one block, as `keys` does."""
+        keys, cursor_after = self.keys(cursor)
+        return [position_of(key).job_id for key in keys], cursor_after
 
     def _split(self, number: int) -> None:
         block = self._blocks[number]

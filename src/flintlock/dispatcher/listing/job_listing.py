@@ -14,20 +14,25 @@ Pure. Rejected: sorting at each query; one list of all summaries, which an inser
 from __future__ import annotations
 
 import math
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from heapq import merge
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Final, TypeAlias
+
+from msgspec import structs
 
 from flintlock.api.job_lines import encoded_line, id_and_status, is_selected
 from flintlock.dispatcher.listing.ended_lines import EndedLines, key_of, position_of
+from flintlock.dispatcher.listing.job_orders import VALUES, EndedOrders, value_of
+from flintlock.dispatcher.listing.sorted_keys import SortValue
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import (
     JobCounts,
     JobFilter,
     JobLine,
+    JobOrder,
     JobPosition,
     JobsPage,
     JobsQuery,
@@ -55,6 +60,7 @@ class JobListing:
         self._live: dict[JobId, JobSummary | None] = {}  # not ended; None: no line was computed yet
         self._order: list[bytes] = []  # the keys of the summaries in `_live`, sorted
         self._ended: Final = EndedLines()
+        self._orders: Final = EndedOrders()
         self._touched: Final[OrderedDict[JobId, None]] = OrderedDict()  # written by `touch`, emptied by `refresh`
         self._by_status: Final = dict.fromkeys(JobStatus, 0)
         #: The latest change of each job, in order; bounded.
@@ -115,9 +121,11 @@ class JobListing:
         cursor: bytes | None = b""
         while cursor is not None:
             removed, cursor = self._ended.remove(cursor, expired)
-            for job_id, status in removed:
+            for key, encoded in removed:
+                job_id, status = id_and_status(encoded)
                 self._by_status[status] -= 1
-                self._changes.pop(job_id, None)
+                self._orders.remove(encoded, key)
+                self._changes.pop(JobId(job_id), None)
             if removed:
                 self._counts = None
             yield
@@ -149,13 +157,18 @@ class JobListing:
 
     def page(self, query: JobsQuery) -> JobsPage:
         """Return a page of the lines as they were last computed."""
+        if query.order is not JobOrder.NEWEST:
+            return self._ordered_page(query)
         after = b"" if query.after is None else key_of(query.after)
         live = ((key, self._live_line(key)) for key in self._order[bisect_right(self._order, after) :])
         both: Iterator[tuple[bytes, JobLine]] = (
             merge(live, self._ended.after(after), key=_first) if query.ended else live
         )
         if query.filter is not None:
-            return _filtered_page(both, query.limit, query.filter)
+            positions = ((position_of(key), line) for key, line in both)
+            since_ms = query.filter.since_ms
+            recent = takewhile(lambda item: item[0].start_ms >= since_ms, positions)
+            return _filtered_page(recent, query.limit, query.filter)
         found = list(islice(both, query.limit + 1))
         more = len(found) > query.limit
         shown = found[: query.limit]
@@ -163,13 +176,57 @@ class JobListing:
             lines=tuple(line for _, line in shown), next=position_of(shown[-1][0]) if more and shown else None
         )
 
+    def _ordered_page(self, query: JobsQuery) -> JobsPage:
+        """Return a page in another order than that of the listing."""
+        if query.order is JobOrder.OLDEST:
+            found = self._oldest(query)
+        else:
+            found = self._by_value(query, VALUES[query.order.column])
+        if query.filter is not None:
+            return _filtered_page(found, query.limit, query.filter)
+        shown = list(islice(found, query.limit + 1))
+        more = len(shown) > query.limit
+        del shown[query.limit :]
+        return JobsPage(lines=tuple(line for _, line in shown), next=shown[-1][0] if more and shown else None)
+
+    def _oldest(self, query: JobsQuery) -> Iterator[tuple[JobPosition, JobLine]]:
+        before = None if query.after is None else key_of(query.after)
+        keys = self._order if before is None else self._order[: bisect_left(self._order, before)]
+        live: Iterator[tuple[bytes, JobLine]] = ((key, self._live_line(key)) for key in reversed(keys))
+        ended = self._ended.before(before) if query.ended else ()
+        return ((position_of(key), line) for key, line in merge(live, ended, key=_first, reverse=True))
+
+    def _by_value(
+        self, query: JobsQuery, compared: Callable[[JobSummary], SortValue]
+    ) -> Iterator[tuple[JobPosition, JobLine]]:
+        """Yield the lines behind a position. Those of jobs that have not ended are sorted here: they are few."""
+        descending = query.order.descending
+        after = None if query.after is None else (value_of(query.order, query.after), key_of(query.after))
+        live = sorted(((compared(line), _key(line)) for line in self._live.values() if line), reverse=descending)
+        if after is not None:
+            live = [pair for pair in live if (pair < after if descending else pair > after)]
+        ended = self._orders.of(query.order).behind(after, descending=descending) if query.ended else ()
+        for value, key in merge(live, ended, reverse=descending):
+            position = position_of(key)
+            line = self._live.get(position.job_id) or self._ended.line(key)
+            if line is not None:
+                yield structs.replace(position, value=str(value)), line
+
+    def sort_some(self, order: JobOrder) -> bool:
+        """Find the places of some ended jobs in an order, before a page of it. False: all of them have theirs."""
+        return order.column in VALUES and self._orders.sort_some(self._ended)
+
     def is_exact(self, query: JobsQuery, page: JobsPage) -> bool:
         """Return whether no job that belongs on the page can be missing."""
         if self.loaded_to_ms is None or not query.ended:
             return True
         if query.filter is not None and query.filter.since_ms >= self.loaded_to_ms:
             return True  # what started since then has ended since then
-        return page.next is not None and page.next.start_ms >= self.loaded_to_ms
+        if page.next is None:
+            return False
+        if query.order is JobOrder.LAST_ENDED:
+            return int(page.next.value) >= self.loaded_to_ms  # they are loaded in this order
+        return query.order is JobOrder.NEWEST and page.next.start_ms >= self.loaded_to_ms
 
     def counts(self) -> JobCounts:
         """Return how many jobs are in each state; the same object until some line changes."""
@@ -191,9 +248,12 @@ class JobListing:
     def _put_ended(self, line: JobSummary) -> tuple[bytes, bytes | None]:
         """Set the line of an ended job; return it, encoded, and the one that it replaces."""
         encoded = encoded_line(line, line.end_ms)
-        replaced = self._ended.put(_key(line), encoded)
+        key = _key(line)
+        replaced = self._ended.put(key, encoded)
         if replaced is not None:
             self._by_status[id_and_status(replaced)[1]] -= 1
+            self._orders.remove(replaced, key)
+        self._orders.note(key)
         self._by_status[line.status] += 1
         return encoded, replaced
 
@@ -218,18 +278,16 @@ class JobListing:
         return line
 
 
-def _filtered_page(lines: Iterator[tuple[bytes, JobLine]], limit: int, selection: JobFilter) -> JobsPage:
+def _filtered_page(lines: Iterator[tuple[JobPosition, JobLine]], limit: int, selection: JobFilter) -> JobsPage:
     """Return the lines that a filter selects among the next ones, at most `MAX_SCANNED`."""
     shown: list[JobLine] = []
     last: JobPosition | None = None
-    for scanned, (key, line) in enumerate(lines):
-        position = position_of(key)
-        if position.start_ms < selection.since_ms:
-            break
+    for scanned, (position, line) in enumerate(lines):
         if last is not None and (scanned == MAX_SCANNED or len(shown) == limit):
             return JobsPage(lines=tuple(shown), next=last)
         last = position
-        if position.job_id.startswith(selection.id_prefix) and is_selected(line, selection):
+        is_recent = position.start_ms >= selection.since_ms
+        if is_recent and position.job_id.startswith(selection.id_prefix) and is_selected(line, selection):
             shown.append(line)
     return JobsPage(lines=tuple(shown))
 

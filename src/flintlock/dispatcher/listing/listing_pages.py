@@ -3,6 +3,9 @@
 Without a filter a page costs what it contains. With one, jobs that it does not select are compared with it, some
 hundred in one step of the event loop, and some ten thousand for one page; the position of the last one is the `next` of
 a page that is not full.
+
+In another order than that of the listing, the jobs that have ended since the last page in such an order are sorted
+first: all of them at the first one. A page then costs what it contains, too.
 """
 
 from __future__ import annotations
@@ -15,10 +18,14 @@ from msgspec import structs
 
 from flintlock.dispatcher.listing.job_listing import JobListing
 from flintlock.dispatcher.listing.listing_loader import ListingLoader
-from flintlock.model.jobs import JobLine, JobsPage, JobsQuery
+from flintlock.model.errors import Unavailable
+from flintlock.model.jobs import JobLine, JobOrder, JobsPage, JobsQuery
 
 MAX_PARTS: Final = 30
 """The parts of the listing that are searched for one page."""
+
+MAX_SORTING_S: Final = 5.0
+"""How long one request sorts ended jobs; the next one continues."""
 
 
 class ListingPages:
@@ -30,7 +37,8 @@ class ListingPages:
         self._refresh: Final = refresh
 
     async def page(self, query: JobsQuery) -> JobsPage:
-        """Return a page; waits until no ended job can be missing on it."""
+        """Return a page; waits until no ended job can be missing on it. Raises Unavailable while many are sorted."""
+        await self._sort(query.order)
         page = await self._part(query)
         lines: list[JobLine] = [*page.lines]
         for _ in range(1, MAX_PARTS):
@@ -41,9 +49,20 @@ class ListingPages:
             lines += page.lines
         return JobsPage(lines=tuple(lines), next=page.next)
 
+    async def _sort(self, order: JobOrder) -> None:
+        """Sort what has ended since the last page in an order; of many, as much as a client waits for."""
+        clock_s = asyncio.get_running_loop().time
+        until_s = clock_s() + MAX_SORTING_S
+        while self._listing.sort_some(order):
+            await asyncio.sleep(0)
+            if clock_s() > until_s:
+                raise Unavailable("the ended jobs are being sorted for the first time; try again")
+
     async def _part(self, query: JobsQuery) -> JobsPage:
         while True:
             await self._refresh()
+            while self._listing.sort_some(query.order):  # those that have ended meanwhile are few
+                pass
             page = self._listing.page(query)
             if self._listing.is_exact(query, page):
                 return page

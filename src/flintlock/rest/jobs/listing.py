@@ -18,7 +18,7 @@ from flintlock.gateways.dispatcher import DispatcherGateway
 from flintlock.model.checking.limits import MAX_JOB_NAME, MAX_LABELS
 from flintlock.model.errors import Invalid
 from flintlock.model.ids import JobId, is_job_id
-from flintlock.model.jobs import JobFilter, JobLine, JobPosition, JobsPage, JobsQuery
+from flintlock.model.jobs import JobFilter, JobLine, JobOrder, JobPosition, JobsPage, JobsQuery
 from flintlock.model.states import JobStatus
 from flintlock.rest.server.http import HttpResponse, RestCall
 
@@ -39,12 +39,13 @@ async def overview(call: RestCall) -> HttpResponse:
     def encoded(line: JobLine) -> bytes:
         return encoded_line(line, call.services.clock_ms())
 
-    limit, after, selection = call.integer("limit", minimum=1), _position(call), read_filter(call)
-    if limit is None and after is None and selection is None:
+    order = _order(call)
+    limit, after, selection = call.integer("limit", minimum=1), _position(call, order), read_filter(call)
+    if limit is None and after is None and selection is None and order is JobOrder.NEWEST:
         return await _whole(call, encoded)
     if limit is not None and limit > MAX_PAGE:
         raise Invalid(f"query parameter 'limit': {limit} is more than {MAX_PAGE}; use 'after' for the next page")
-    query = JobsQuery(limit=limit or MAX_PAGE, after=after, ended=_with_ended(call), filter=selection)
+    query = JobsQuery(limit=limit or MAX_PAGE, after=after, ended=_with_ended(call), filter=selection, order=order)
     page = await call.services.dispatcher.list_jobs(query)
     end = b"]}" if page.next is None else b'],"next":' + _encoder.encode(_text(page.next)) + b"}"
     return HttpResponse(body=b'{"jobs":[' + b",".join([encoded(line) for line in page.lines]) + end)
@@ -130,14 +131,31 @@ def read_filter(call: RestCall) -> JobFilter | None:
 
 
 def _text(position: JobPosition) -> str:
-    return f"{position.start_ms}-{position.job_id}"
+    value = f"-{position.value}" if position.value else ""
+    return f"{position.start_ms}-{position.job_id}{value}"
 
 
-def _position(call: RestCall) -> JobPosition | None:
+def _order(call: RestCall) -> JobOrder:
+    text = call.request.query_params.get("sort", JobOrder.NEWEST)
+    if text not in {*JobOrder}:
+        raise Invalid(f"query parameter 'sort': {text!r} is none of {', '.join(JobOrder)}")
+    return JobOrder(text)
+
+
+def _position(call: RestCall, order: JobOrder) -> JobPosition | None:
     text = call.request.query_params.get("after")
     if text is None:
         return None
-    start, _, job_id = text.partition("-")
-    if not (start.isascii() and start.isdigit() and len(start) < 19 and is_job_id(job_id)):
-        raise Invalid("query parameter 'after': give what a page has as 'next'")
-    return JobPosition(start_ms=int(start), job_id=JobId(job_id))
+    start, _, rest = text.partition("-")
+    job_id, _, value = rest.partition("-")
+    if not (start.isascii() and start.isdigit() and len(start) < 19 and is_job_id(job_id) and _fits(value, order)):
+        raise Invalid("query parameter 'after': give what a page has as 'next', with the same 'sort'")
+    return JobPosition(start_ms=int(start), job_id=JobId(job_id), value=value)
+
+
+def _fits(value: str, order: JobOrder) -> bool:
+    """Return whether a position can be one of an order."""
+    if order.column == "name":
+        return True
+    is_number = value.isascii() and value.isdigit() and len(value) < 20
+    return is_number if order.column in ("end", "duration") else not value

@@ -84,6 +84,13 @@ _STATE = Parameter(
 _LABEL = Parameter(
     name="label", description="Only jobs with all of these labels, `key=value` or `key`; separated by commas."
 )
+_SORT = Parameter(
+    name="sort",
+    description="The order of the list, over all its pages: `start`, `end`, `duration` or `name`, with `-` before it"
+    " the largest first; else `-start`. By end and duration, jobs that have not ended come last, with `-` first. Of a"
+    " name, the first 40 characters count, in lower case.",
+    pattern="^-?(start|end|duration|name)$",
+)
 _SINCE = Parameter(name="since", description="Only jobs that started at this time (ms) or later.", kind="integer")
 _ID = Parameter(name="id", description="Only jobs whose id begins so.")
 _SUBMITTED_BY = Parameter(name="submitted-by", description="Only jobs that were submitted under this name.")
@@ -184,7 +191,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         method="GET", path="/jobs/overview", handler=listing.overview, role=_VIEWER,
         answers=shapes.JobsOverviewResponse,
-        query=(_LIMIT, _AFTER, _ENDED, _NAME, _STATE, _LABEL, _SINCE, _ID, _SUBMITTED_BY), errors=(400, 503),
+        query=(_LIMIT, _AFTER, _SORT, _ENDED, _NAME, _STATE, _LABEL, _SINCE, _ID, _SUBMITTED_BY), errors=(400, 503),
         cache_s=_CACHE_S, cache_version=_job_listing,
     ),
     Route(

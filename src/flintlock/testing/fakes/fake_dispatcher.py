@@ -120,6 +120,8 @@ class FakeDispatcher:
     async def list_jobs(self, message: JobsQuery) -> JobsPage:
         """Return a page of the jobs."""
         self._fail()
+        while self._listing.sort_some(message.order):
+            pass
         return self._listing.page(message)
 
     async def job_counts(self) -> JobCounts:
