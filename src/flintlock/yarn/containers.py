@@ -36,6 +36,7 @@ T = TypeVar("T")
 
 _CALLS: Final = 8  # calls to NodeManagers at the same time
 _RELEASE_S: Final = 30.0
+_TOGETHER_S: Final = 0.05  # requests that come together are sent together
 _NO_EXCLUSION: Final = ExclusionRules(failures=0, duration_s=0.0)
 
 
@@ -79,7 +80,7 @@ class YarnContainers:
             deque()
         )  # starts, in the order of their requests
         self._ends: asyncio.Queue[WorkerEnded] | None = None  # of the term that listens
-        self._sooner = asyncio.Event()  # the next heartbeat is wanted at the short interval
+        self._sooner = asyncio.Event()  # the next heartbeat is wanted now
         self._failures: Final = NodeFailures(exclusion)
         self._excluded: frozenset[str] = frozenset()  # hosts that get no containers; written by `run`
 
@@ -151,6 +152,7 @@ class YarnContainers:
             awaited = self._awaited.pop()
             if not awaited.done():
                 awaited.set_result(None)
+                self._sooner.set()
                 return True
         return False
 
@@ -223,17 +225,18 @@ class YarnContainers:
         """Withdraw a request, or give the container back that has come for it meanwhile."""
         if awaited in self._awaited:
             self._awaited.remove(awaited)
+            self._sooner.set()
         elif awaited.done() and not awaited.cancelled() and (container := awaited.result()) is not None:
             self._calls.submit(lambda: self._gateway.give_back(container))
 
     async def _pause(self, interval_s: float) -> None:
-        """Wait for the next heartbeat; at most the short interval once something is awaited."""
+        """Wait for the next heartbeat, which comes at once when something is requested."""
         try:
             async with asyncio.timeout(interval_s):
                 await self._sooner.wait()
         except TimeoutError:
             return
-        await asyncio.sleep(min(interval_s, self._intervals.waiting_s))
+        await asyncio.sleep(min(interval_s, _TOGETHER_S))
 
     async def _call(self, work: Callable[[], T]) -> T:
         return await asyncio.wrap_future(self._calls.submit(work))

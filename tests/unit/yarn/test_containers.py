@@ -23,8 +23,10 @@ EARLIER = Container(id="container_1_0001_01_000002", node="node:1")
 
 
 @asynccontextmanager
-async def serving(master: FakeApplicationMaster) -> AsyncGenerator[tuple[YarnContainers, asyncio.Queue[WorkerEnded]]]:
-    intervals = HeartbeatIntervals(idle_s=0.005, waiting_s=0.005)
+async def serving(
+    master: FakeApplicationMaster, interval_s: float = 0.005
+) -> AsyncGenerator[tuple[YarnContainers, asyncio.Queue[WorkerEnded]]]:
+    intervals = HeartbeatIntervals(idle_s=interval_s, waiting_s=interval_s)
     containers = YarnContainers(
         master,
         SIZE,
@@ -67,6 +69,18 @@ def test_a_worker_is_started_in_the_container_that_a_heartbeat_brings() -> None:
             assert master.launched[worker].command == f"run {worker}"
             assert containers.running() == (worker,)
             assert master.requested == 0
+
+    run(scenario)
+
+
+def test_a_request_does_not_wait_for_the_next_heartbeat() -> None:
+    async def scenario() -> None:
+        master = FakeApplicationMaster()
+        master.allocates = False
+        async with serving(master, interval_s=3600.0) as (containers, _), asyncio.TaskGroup() as tasks:
+            starting = tasks.create_task(containers.start(), name="start")
+            await until(lambda: master.requested == 1)
+            starting.cancel()
 
     run(scenario)
 
