@@ -1,4 +1,4 @@
-"""The simulated cluster keeps its guarantees, for fixed seeds; `make soak` runs random ones, `make mutants` more of them."""
+"""The simulated cluster keeps its guarantees, for fixed seeds; `make soak` runs random ones."""
 
 from __future__ import annotations
 

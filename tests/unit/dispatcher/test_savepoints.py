@@ -362,12 +362,12 @@ async def test_a_job_that_ends_while_its_stop_is_recorded_fails_the_stop_and_not
     async with harness.leading() as dispatcher:
         runner = await streaming(harness, dispatcher)
         recorded = harness.faults.hold("operations.put:after")
-        triggered = asyncio.create_task(dispatcher.trigger(STOP))
-        await until(lambda: "operations.put:after" in harness.faults.seen)
-        runner.fail("no")
-        await until(lambda: "results.create_dirty:after" in harness.faults.seen)
-        recorded.set()
-        await triggered
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(dispatcher.trigger(STOP), name="stop")
+            await until(lambda: "operations.put:after" in harness.faults.seen)
+            runner.fail("no")
+            await until(lambda: "results.create_dirty:after" in harness.faults.seen)
+            recorded.set()
         await empty(dispatcher)
 
         failure = (await completed(dispatcher)).failure
