@@ -153,6 +153,7 @@ class Dispatcher:
             savepoints=services.savepoints,
             begin_child=self._begin_child,
             upgrades=upgrades,
+            count_lost_leader=services.count_lost_leader,
         )
         self.jobs: Final[dict[JobId, DispatchedJob]] = {}  # added when an id is reserved, removed when its task ends
         self.recovered: Final = asyncio.Event()  # set once the jobs of earlier terms are among them

@@ -41,7 +41,7 @@ from flintlock.dispatcher.retention.kept_results import (
     reused_records,
 )
 from flintlock.dispatcher.retention.retention_clock import RetentionClock
-from flintlock.dispatcher.services import BlobReferences, Savepoints, TermServices
+from flintlock.dispatcher.services import BlobReferences, CountLostLeader, Savepoints, TermServices
 from flintlock.dispatcher.snapshots import (
     canceled_outcome,
     failed_outcome,
@@ -113,6 +113,7 @@ class JobServices:
     savepoints: Savepoints
     begin_child: Callable[[Coroutine[Any, Any, None], str], None]  # ends with the Dispatcher; dropped after its stop
     upgrades: Predecessors
+    count_lost_leader: CountLostLeader
 
 
 class Predecessors(Protocol):
@@ -416,6 +417,7 @@ class DispatchedJob:
             runner = services.term.job_masters(job, progress, services.listing.touch, clock, history)
         except Exception as error:
             if is_fatal_to_term(error):
+                await self._count_lost_leader(error)
                 raise
             log.warning(log_events.JOB_INITIALIZATION_FAILED, job_id=self.job_id, reason=repr(error))
             if self._recovered and not self._awaits_predecessor:
@@ -437,11 +439,18 @@ class DispatchedJob:
             raise
         except Exception as error:
             if is_fatal_to_term(error):
+                await self._count_lost_leader(error)
                 raise
             log.exception(log_events.JOBMASTER_CRASHED, job_id=self.job_id)
             return failed_outcome(job, error, services.clock_ms(), core.recorded_scratch(await self._progress()))
         finally:
             self._client.forget()
+
+    async def _count_lost_leader(self, error: Exception) -> None:
+        """Record that this leader is lost because of this job, if it is: the next ones are not to be lost as well."""
+        if isinstance(error, InvariantBroken):
+            with log_and_continue(log_events.BLOCKING_JOB_NOT_RECORDED, job_id=self.job_id):
+                await self._services.count_lost_leader(self.job_id)
 
     async def _with_reused(self, progress: tuple[RegionRecord, ...]) -> tuple[RegionRecord, ...]:
         """Record the regions as finished that finished in the job that this one continues; return all records.

@@ -11,8 +11,8 @@ One that has run has its artifacts on the TaskManagers: it is adopted, and fails
 here again. The same holds for all jobs while the files of blobs as a whole do not answer: one file, or one disk, that
 cannot be read must not keep the other jobs without a leader.
 
-A job on which leaders were lost again and again (`monitoring.blocking_jobs`) is quarantined: it would block this leader
-too.
+A job on which leaders were lost again and again (`monitoring.blocking_jobs`) is quarantined: it would block or end this
+leader too.
 
 A job that is archived but has no result has not ended: its leader died in between. It is continued, and its JobMaster
 finds in its progress that nothing is left to do.
@@ -252,12 +252,12 @@ class _Recovering:
             return None
 
     async def _quarantine_blocking(self, job_id: JobId, stored: StoredJob) -> None:
-        """Quarantine a job that would block this leader as it blocked others."""
+        """Quarantine a job that would block or end this leader as it did others."""
         reason = (
-            f"{self._lost_leaders[job_id]} leaders were lost, each while it worked on this job for more than"
-            f" {BLOCKING_WORK_S:g} s without a pause"
+            f"{self._lost_leaders[job_id]} leaders were lost, each by an internal error of this job, or while it worked"
+            f" on this job for more than {BLOCKING_WORK_S:g} s without a pause"
         )
-        because = "it blocks the JobManager that leads"
+        because = "it blocks or ends the JobManager that leads"
         await self._archive(quarantined_snapshot(job_id, stored, reason, self._clock_ms(), because))
         await self._quarantine(job_id, f"{because}: {reason}")
         self._blocking.add(job_id)

@@ -138,6 +138,14 @@ class NoSavepoints:
 LostLeaders: TypeAlias = Callable[[Collection[JobId]], Awaitable[Mapping[JobId, int]]]
 
 
+#: Records that a leader is lost because of a job.
+CountLostLeader: TypeAlias = Callable[[JobId], Awaitable[None]]
+
+
+async def count_no_leader(job_id: JobId) -> None:
+    """Record nothing."""
+
+
 async def no_lost_leaders(job_ids: Collection[JobId]) -> Mapping[JobId, int]:  # noqa: ARG001 - nothing is recorded
     """Return that no leader was lost."""
     return {}
@@ -154,6 +162,7 @@ class DispatcherServices:
     boot_time_s: Callable[[], float]  # only grows, also while the machine sleeps
     metrics: DispatcherMetrics | None = None
     lost_leaders: LostLeaders = no_lost_leaders
+    count_lost_leader: CountLostLeader = count_no_leader
     savepoints: Savepoints = field(default_factory=NoSavepoints)
     unshared_checkpoints: str = ""  # the directory of checkpoints, if it is one of this machine that was not chosen
 

@@ -25,12 +25,14 @@ from flintlock.dispatcher.leadership.runner import DispatcherRunner
 from flintlock.dispatcher.metrics import DispatcherMetrics
 from flintlock.dispatcher.services import (
     BlobReferences,
+    CountLostLeader,
     DispatcherServices,
     LostLeaders,
     NoSavepoints,
     Savepoints,
     TermOpener,
     TermServices,
+    count_no_leader,
     no_lost_leaders,
 )
 from flintlock.entrypoints.term import CurrentResourceManager, TermParts
@@ -87,6 +89,7 @@ class JobManagerParts:
     term_transport: Callable[[FencingToken], tuple[Host, Connector]] | None = None  # None: host and connector as above
     current_job: CurrentJob = field(default_factory=CurrentJob)  # which job the loop works on
     lost_leaders: LostLeaders = no_lost_leaders
+    count_lost_leader: CountLostLeader = count_no_leader
     savepoints: Savepoints = field(default_factory=NoSavepoints)
     unshared_checkpoints: str = ""  # the directory of checkpoints, if it is one of this machine that was not chosen
     watches_leader: bool = True  # False: a dead leader is replaced when its session has expired, not before
@@ -110,6 +113,7 @@ class JobManagerComponents:
             boot_time_s=parts.boot_time_s,
             metrics=None if registry is None else DispatcherMetrics(registry),
             lost_leaders=parts.lost_leaders,
+            count_lost_leader=parts.count_lost_leader,
             savepoints=parts.savepoints,
             unshared_checkpoints=parts.unshared_checkpoints,
         )

@@ -176,10 +176,14 @@ class ClusterEntrypoint:
             registry=self._registry,
             current_job=self._current,
             lost_leaders=self._lost_leaders,
+            count_lost_leader=self._count_lost_leader,
         )
 
     async def _lost_leaders(self, job_ids: Collection[JobId]) -> Mapping[JobId, int]:
         return await asyncio.to_thread(self._blocking_jobs.lost_leaders, job_ids)
+
+    async def _count_lost_leader(self, job_id: JobId) -> None:
+        await asyncio.to_thread(self._blocking_jobs.begin, job_id)
 
     def _rest_services(self, mode: DeploymentMode, components: JobManagerComponents, blobs: BlobServer) -> RestServices:
         return RestServices(

@@ -159,7 +159,7 @@ JOBS_RECOVERED: Final = _event("Leadership", "jobs-recovered", "A new leader has
 BLOCKING_JOBS_UNREADABLE: Final = _event(
     "Leadership",
     "blocking-jobs-unreadable",
-    "A new leader could not read which jobs blocked earlier leaders; none is quarantined for it.",
+    "A new leader could not read which jobs blocked or ended earlier leaders; none is quarantined for it.",
 )
 ENDED_JOBS_LISTED: Final = _event(
     "Leadership", "ended-jobs-listed", "The leader has listed all ended jobs of earlier leaders."
@@ -287,7 +287,7 @@ BLOCKING_JOB_RECORDED: Final = _event(
 BLOCKING_JOB_NOT_RECORDED: Final = _event(
     "Processes",
     "blocking-job-not-recorded",
-    "The record about a job that blocks the event loop could not be written or removed.",
+    "The record about a job that blocks or ends the leader could not be written or removed.",
 )
 EVENT_LOOP_BLOCKED: Final = _event(
     "Processes",

@@ -1,9 +1,10 @@
-"""Records of jobs that block the event loop of a leader, for the leaders after it.
+"""Records of jobs that block the event loop of a leader, or end it by an internal error, for the leaders after it.
 
 A record is a small file in a directory that all JobManagers of the cluster share: it is written by a thread while one
 piece of work on the job takes too long, and removed when the work ends. So a record that stays belongs to a JobManager
-that died, or was replaced, while it worked on the job. Two of them are no coincidence: the next leader quarantines the
-job, instead of being the third.
+that died, or was replaced, while it worked on the job. A leader that an error of the job's own code in this process
+ends (a broken invariant) writes one, too. Two of them are no coincidence: the next leader quarantines the job, instead
+of being the third.
 
 Rejected: recording each job before it is initialised, and counting those whose record a dead leader left. A leader that
 is killed for any other reason leaves such records of innocent jobs, and of all of them if it dies while it recovers.

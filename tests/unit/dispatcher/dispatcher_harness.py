@@ -200,6 +200,7 @@ class DispatcherHarness:
             boot_time_s=lambda: asyncio.get_running_loop().time(),
             metrics=DispatcherMetrics(self.registry),
             lost_leaders=self._read_lost_leaders,
+            count_lost_leader=self._count_lost_leader,
             savepoints=self.savepoints,
         )
 
@@ -208,6 +209,11 @@ class DispatcherHarness:
             raise self.lost_leaders
         self.lost_leaders = {job_id: count for job_id, count in self.lost_leaders.items() if job_id in job_ids}
         return self.lost_leaders
+
+    async def _count_lost_leader(self, job_id: JobId) -> None:
+        if isinstance(self.lost_leaders, Exception):
+            raise self.lost_leaders
+        self.lost_leaders = {**self.lost_leaders, job_id: self.lost_leaders.get(job_id, 0) + 1}
 
     def stores(self) -> MemoryStores:
         """Stores of a term that is newer than any before."""

@@ -598,9 +598,47 @@ async def test_job_that_leaders_were_lost_on_again_and_again_is_quarantined() ->
         assert harness.lost_leaders == {B: 1}, "a user who retries the job begins without its past"
         failure = (await dispatcher.job(JobQuery(job_id=A))).exceptions[0].failure
         assert failure.message == (
-            "the job was quarantined because it blocks the JobManager that leads: 2 leaders were lost, each while it"
-            " worked on this job for more than 3 s without a pause"
+            "the job was quarantined because it blocks or ends the JobManager that leads: 2 leaders were lost, each by"
+            " an internal error of this job, or while it worked on this job for more than 3 s without a pause"
         )
+
+
+@pytest.mark.parametrize("initialised", [True, False])
+@virtual_time
+async def test_job_whose_internal_errors_end_one_leader_after_the_other_is_quarantined(initialised: bool) -> None:
+    """An invariant that is broken ends the term; the third leader leaves the job alone, and runs the others."""
+    harness, broken = DispatcherHarness(), InvariantBroken("region 0 runs before its inputs are available")
+    async with harness.leading() as dispatcher:
+        await harness.submitted(dispatcher, A)
+        await harness.submitted(dispatcher, B)
+    if not initialised:
+        harness.job_masters.fail_for[A] = broken
+    for lost in (1, 2):
+        harness.job_masters.made.clear()
+        with pytest.RaisesGroup(InvariantBroken, flatten_subgroups=True):
+            async with harness.leading():
+                if initialised:
+                    await until(lambda: len(harness.job_masters.made) == 2)
+                    harness.runner(A).crash(broken)
+                await asyncio.sleep(10)
+        assert harness.lost_leaders == {A: lost}
+    async with harness.leading() as dispatcher:
+        await settle()
+
+        assert await status(dispatcher, A) is JobStatus.FAILED
+        assert A in harness.cluster.quarantined
+        assert await status(dispatcher, B) is JobStatus.RUNNING
+
+
+@virtual_time
+async def test_an_internal_error_that_cannot_be_recorded_ends_the_term_all_the_same() -> None:
+    harness = DispatcherHarness()
+    with pytest.RaisesGroup(InvariantBroken, flatten_subgroups=True):
+        async with harness.leading() as dispatcher:
+            runner = await harness.submitted(dispatcher, A)
+            harness.lost_leaders = OSError("stale file handle")
+            runner.crash(InvariantBroken("a bug"))
+            await asyncio.sleep(10)
 
 
 @virtual_time
