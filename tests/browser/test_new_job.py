@@ -5,13 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from tests.browser import test_dashboard
 from tests.browser.chromium import Chromium
-from tests.browser.test_dashboard import Cluster, run
+from tests.browser.dashboard_pages import Cluster, run
 
 from flintlock.testing import rest_requests
-
-cluster = test_dashboard.cluster  # the fixture
 
 WRONG: Final = """\
 version: 1

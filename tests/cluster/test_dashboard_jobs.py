@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 from tests.browser import conftest as browser
 from tests.browser.chromium import Chromium
-from tests.browser.test_dashboard import PRELUDE
+from tests.browser.dashboard_pages import LOOK, PRELUDE, look_arguments
 from tests.cluster.commands import flintlock
 from tests.cluster.processes import Processes
 
@@ -159,3 +159,124 @@ def _run(url: str, job: dict[str, Any]) -> str:
     ended = rest_requests.get(f"{url}/jobs/{job_id}/execution-result?wait=100s", timeout=120).json()
     assert ended["status"]["id"] == "COMPLETED"
     return job_id
+
+
+def test_axe_finds_nothing_serious_on_pages_of_jobs_that_run_have_run_and_have_failed(
+    standing: Processes, chromium: Chromium, dashboard: Path, tmp_path: Path
+) -> None:
+    """Results, failures, timelines, charts of a streaming job, the page of a TaskManager, dialogs; and on a phone."""
+    jobs = {job["name"]: _run(standing.url, job) for job in (FINISHED, FAILED)}
+    jobs["clicks"] = rest_requests.post(f"{standing.url}/jobs", json=CLICKS).json()["jobid"]
+    link = flintlock("dashboard", "-m", standing.url, cwd=tmp_path).stdout.strip()
+    outcome = chromium.run(
+        f"""
+        await page.goto(argument.link);
+        await page.getByText("Live", {{exact: true}}).waitFor();
+        {PRELUDE}
+        {LOOK}
+        await open("#/");
+        const show = async (name, tab, ready) => {{
+            await open(`#/jobs/${{argument.jobs[name]}}/${{tab}}`);
+            await ready.first().waitFor();
+            await look(`${{name}}-${{tab}}`.replaceAll(/[^a-z]+/g, "-"));
+        }};
+        await show("squares", "results", page.getByText("3 rows"));
+        await show("squares", "graph?step=numbers", page.getByRole("heading", {{name: "numbers"}}));
+        await show("squares", "timeline", page.getByText("FINISHED"));
+        await page.getByRole("button", {{name: "Run again"}}).click();
+        await look("dialog-rerun");
+        await page.keyboard.press("Escape");
+        await show("typo", "failures", page.getByText("UNRESOLVED_COLUMN"));
+        await show("clicks", "streaming", page.getByRole("region", {{name: "Sources of out"}}));
+        const reads = [];
+        page.on("request", request => reads.push(new URL(request.url()).pathname));
+        const bars = page.getByRole("img", {{name: /^Rows in a batch/}}).locator("rect");
+        const before = await bars.count();
+        while (await bars.count() < before + 3)  // three batches, by the stream alone
+            await bars.nth(await bars.count()).waitFor({{state: "attached"}});
+        const during = [...reads];
+        await show("clicks", "checkpoints", page.getByText("Latest batches of out"));
+        await show("clicks", "graph?step=out", page.getByRole("heading", {{name: "out", exact: true}}));
+        await page.getByRole("button", {{name: "Stop with a savepoint"}}).click();
+        await look("dialog-stop");
+        await page.keyboard.press("Escape");
+        await open("#/taskmanagers");
+        await page.getByRole("table").getByRole("link").first().click();
+        await page.getByRole("img", {{name: /^Memory of the engine: [1-9]/}}).waitFor();
+        await look("taskmanager");
+        await open("#/");
+        await page.getByRole("link", {{name: "clicks"}}).first().waitFor();
+        await look("overview");
+        return {{found, problems, during}};
+        """,
+        {"origin": standing.url, "link": link, "jobs": jobs, **look_arguments()},
+        limit_s=150,
+    )
+    rest_requests.patch(f"{standing.url}/jobs/{jobs['clicks']}")
+    assert (outcome["found"], outcome["problems"]) == ([], [])
+    assert [path for path in outcome["during"] if path.startswith(f"/jobs/{jobs['clicks']}/")] == []
+
+
+GRAPH: Final = """\
+import flintlock as fl
+
+job = fl.Job("cubes", params={"many": 4})
+numbers = job.sql("numbers", "SELECT id FROM range(:many)")
+
+
+@job.step(inputs=[numbers])
+def cubes(numbers):
+    return numbers.selectExpr("id * id * id AS cube")
+
+
+job.result("top", cubes)
+"""
+
+
+def test_a_graph_in_python_is_read_by_a_taskmanager_its_problems_are_marked_and_it_is_run_with_other_parameters(
+    standing: Processes, chromium: Chromium, dashboard: Path, tmp_path: Path
+) -> None:
+    """First with a mistake, then without; then the job is run again with yet another parameter."""
+    (tmp_path / "wrong").mkdir()
+    (tmp_path / "wrong" / "cubes.py").write_text(GRAPH.replace("def cubes(numbers)", "def cubes()"))
+    (tmp_path / "cubes.py").write_text(GRAPH)
+    link = flintlock("dashboard", "-m", standing.url, cwd=tmp_path).stdout.strip()
+    outcome = chromium.run(
+        f"""
+        await page.goto(argument.link);
+        await page.getByText("Live", {{exact: true}}).waitFor();
+        {PRELUDE}
+        await open("#/new");
+        const choose = file => page.locator("input[type=file]").setInputFiles([`${{argument.directory}}/${{file}}`]);
+        await choose("wrong/cubes.py");
+        const wrong = await page.getByRole("list", {{name: "Problems"}}).innerText();
+        const refused = await page.getByRole("button", {{name: "Submit"}}).isDisabled();
+        await page.getByRole("button", {{name: "Write a document instead"}}).click();
+        await choose("cubes.py");
+        await page.getByRole("button", {{name: /^cubes/}}).click();
+        await page.getByText(/function: cubes/).waitFor();
+        await page.getByLabel("many").fill("3");
+        await page.getByRole("button", {{name: "Submit"}}).click();
+        await page.getByRole("heading", {{name: "cubes", level: 1}}).waitFor();
+        await page.locator("main header").getByText("FINISHED", {{exact: true}}).first().waitFor();
+        const first = page.url();
+        await page.getByRole("button", {{name: "Run again"}}).click();
+        await page.getByRole("dialog").getByLabel("many").fill("5");
+        await page.getByRole("dialog").getByRole("button", {{name: "Run again"}}).click();
+        await page.waitForURL(url => url.href !== first);
+        await page.locator("main header").getByText("FINISHED", {{exact: true}}).first().waitFor();
+        await page.getByRole("link", {{name: "results"}}).click();
+        await page.getByText("5 rows").waitFor();
+        return {{wrong, refused, first, rows: await page.locator("main").innerText(), problems}};
+        """,
+        {"origin": standing.url, "link": link, "directory": str(tmp_path)},
+        limit_s=90,
+    )
+    assert outcome["problems"] == []
+    assert outcome["refused"]
+    assert outcome["wrong"].startswith("line 7")
+    assert "cannot be called with 1 input" in outcome["wrong"]
+    job = outcome["first"].split("/jobs/")[1].split("/")[0]
+    assert rest_requests.get(f"{standing.url}/jobs/{job}/config").json()["params"] == {"many": 3}
+    assert len(rest_requests.get(f"{standing.url}/jobs/{job}/results/top").json()["rows"]) == 3
+    assert "64" in outcome["rows"]

@@ -472,6 +472,7 @@ export interface JobConfigResponse {
   readonly jid: string;
   readonly name: string;
   readonly "execution-config": ExecutionConfig;
+  readonly params?: Readonly<Record<string, string | number | number | boolean | null>>;
 }
 
 /** GET /jobs/:jobid. `waits-for`: what a RUNNING job waits for, if none of its regions runs. */

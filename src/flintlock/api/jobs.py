@@ -13,7 +13,7 @@ from msgspec import Meta, field
 
 from flintlock.api.base import ApiStruct, CamelCase, KebabCase
 from flintlock.model.commands import OperationStatus
-from flintlock.model.jobgraph import MAX_PARALLELISM
+from flintlock.model.jobgraph import MAX_PARALLELISM, Scalar
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import FailureKind, Frame, StepOutput
 
@@ -231,6 +231,7 @@ class JobConfigResponse(ApiStruct, frozen=True, kw_only=True):
     jid: str
     name: str
     execution_config: ExecutionConfig = field(name="execution-config")
+    params: dict[str, Scalar] = field(default_factory=dict[str, Scalar])  # secrets are references to them
 
 
 class JobStatusResponse(ApiStruct, frozen=True, kw_only=True):

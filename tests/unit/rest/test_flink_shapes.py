@@ -61,7 +61,7 @@ PATHS = {
 }
 BEYOND = {
     "inputs", "step", "kind", "definition", "guarantee", "schema", "sparkMaster",
-    "uid", "batch", "input-rows", "state-rows", "offsets", "watermark",
+    "uid", "batch", "input-rows", "state-rows", "offsets", "watermark", "params",
 }  # fmt: skip
 
 

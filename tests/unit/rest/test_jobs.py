@@ -133,6 +133,14 @@ def test_a_jobs_secrets_are_hidden(rest: RestHarness) -> None:
     }
 
 
+def test_the_parameters_of_a_job_are_shown_without_its_secrets(rest: RestHarness) -> None:
+    """A reference to a secret is none; a value whose name is that of a secret may be one."""
+    params = {"many": 5, "key": "${secret:KEY}", "password": "hunter2", "token": "${secret:TOKEN}"}
+    rest.dispatcher.put(structs.replace(running(A), graph=structs.replace(graph(A), params=params)))
+
+    assert rest.get(f"/jobs/{A}/config")["params"] == {**params, "password": "******"}
+
+
 def test_attempts_have_all_that_a_display_needs(rest: RestHarness) -> None:
     """Regions with their steps, exchanges and every attempt, and the job's last failure."""
     answer = rest.get(f"/jobs/{A}/attempts")

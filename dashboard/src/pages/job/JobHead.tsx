@@ -3,8 +3,7 @@ import type { ReactNode } from "react";
 import { send } from "../../api/http.ts";
 import { refresh, useApi } from "../../api/queries.ts";
 import { hasRole, mayChangeJob } from "../../api/roles.ts";
-import type { CallerInfo, DashboardConfig, JobAttempts, JobDetails, SubmittedJob } from "../../api/types.ts";
-import { goTo } from "../../address/useAddress.ts";
+import type { CallerInfo, DashboardConfig, JobAttempts, JobDetails } from "../../api/types.ts";
 import { durationOf, hasEnded } from "../../live/jobs.ts";
 import { ConfirmButton } from "../../parts/ConfirmButton.tsx";
 import { Facts } from "../../parts/Facts.tsx";
@@ -15,6 +14,7 @@ import { StateBadge } from "../../parts/StateBadge.tsx";
 import { Duration, Time } from "../../parts/Time.tsx";
 import styles from "./JobHead.module.css";
 import { enginesOf } from "./engines.ts";
+import { ContinueButton, RerunButton } from "./RerunButton.tsx";
 import { RescaleButton } from "./RescaleButton.tsx";
 import { SavepointOutcome, useSavepoint } from "./SavepointOutcome.tsx";
 import { ENDING, type SavepointKind, takesSavepoints } from "./savepoints.ts";
@@ -75,20 +75,8 @@ function Actions(props: {
   if (hasEnded(job))
     return (
       <>
-        {props.continuable && (
-          <ConfirmButton
-            label="Continue from the failure"
-            question={`Run ${job.name} again from where it failed?`}
-            consequence="A new job with the same graph and the same parameters is submitted. What had finished before the failure is neither run nor published again; results that are missing or changed are computed again. This job stays as it is."
-            action={(requestId) => rerun(job.jid, requestId, true)}
-          />
-        )}
-        <ConfirmButton
-          label="Run again"
-          question={`Run ${job.name} again?`}
-          consequence="A new job with the same graph and the same parameters is submitted, and runs from its beginning. This one stays as it is."
-          action={(requestId) => rerun(job.jid, requestId, false)}
-        />
+        {props.continuable && <ContinueButton job={job} />}
+        <RerunButton job={job} />
       </>
     );
   const maySave = takesSavepoints(job) && !props.stopping;
@@ -140,11 +128,4 @@ function CancelButton({ job }: { readonly job: JobDetails }): ReactNode {
 async function cancel(id: string, force: boolean): Promise<void> {
   await send(`/jobs/${id}${force ? "?force=true" : ""}`, { method: "PATCH" });
   refresh(new Set([id]));
-}
-
-async function rerun(id: string, requestId: string, fromFailed: boolean): Promise<void> {
-  const headers = { "Content-Type": "application/json", "Idempotency-Key": requestId };
-  const response = await send(`/jobs/${id}/rerun`, { method: "POST", headers, body: JSON.stringify(fromFailed ? { "from-failed": true } : {}) });
-  const { jobid } = (await response.json()) as SubmittedJob;
-  goTo({ page: "job", id: jobid, tab: "graph", step: "" });
 }

@@ -7,7 +7,8 @@ import styles from "./Editor.module.css";
 export function Editor(props: {
   readonly text: string;
   readonly problems: readonly TextProblem[];
-  readonly onChange: (text: string) => void;
+  /** Absent: the text can only be read. */
+  readonly onChange?: (text: string) => void;
 }): ReactNode {
   const area = useRef<HTMLTextAreaElement>(null);
   const [scrolled, setScrolled] = useState(0);
@@ -34,13 +35,14 @@ export function Editor(props: {
         </div>
         <textarea
           ref={area}
-          aria-label="Job document"
+          aria-label={props.onChange === undefined ? "Python file" : "Job document"}
+          readOnly={props.onChange === undefined}
           spellCheck={false}
           autoComplete="off"
           wrap="off"
           rows={Math.min(24, Math.max(10, lines.length + 1))}
           value={props.text}
-          onChange={(event) => props.onChange(event.target.value)}
+          onChange={(event) => props.onChange?.(event.target.value)}
           onScroll={(event) => setScrolled(event.currentTarget.scrollTop)}
         />
       </div>

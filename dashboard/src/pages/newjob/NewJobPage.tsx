@@ -2,19 +2,20 @@ import { useMutation } from "@tanstack/react-query";
 import { type ChangeEvent, type DragEvent, type ReactNode, useMemo, useState } from "react";
 
 import { goTo } from "../../address/useAddress.ts";
-import { newRequestId, send } from "../../api/http.ts";
 import { useApi } from "../../api/queries.ts";
 import { hasRole } from "../../api/roles.ts";
-import type { CallerInfo, SubmittedJob } from "../../api/types.ts";
+import type { CallerInfo } from "../../api/types.ts";
 import { formatBytes } from "../../formats/formats.ts";
 import { Problem } from "../../parts/Answer.tsx";
-import { Command } from "../../parts/Command.tsx";
 import { Empty, Section } from "../../parts/Section.tsx";
 import { parametersOf, programDocument, readJobText, withParameters } from "./document.ts";
 import { Editor } from "./Editor.tsx";
 import styles from "./NewJobPage.module.css";
 import { PlanPreview } from "./PlanPreview.tsx";
+import { PythonNote } from "./PythonNote.tsx";
+import { submitJob } from "./submission.ts";
 import { useCheck } from "./useCheck.ts";
+import { usePythonFile } from "./usePythonFile.ts";
 
 const EXAMPLE = `version: 1
 name: squares
@@ -32,10 +33,16 @@ export function NewJobPage(): ReactNode {
   const [program, setProgram] = useState<File | null>(null);
   const [values, setValues] = useState<Readonly<Record<string, string>>>({});
   const [unread, setUnread] = useState<unknown>(null);
+  const [chosen, setChosen] = useState("");
   const read = useMemo(() => readJobText(text), [text]);
-  const document = program === null ? withParameters(read.content, values) : programDocument(program.name, argumentsOf(values["args"]));
-  const sent = program === null ? files : [program];
-  const check = useCheck(read.problems.length > 0 && program === null ? undefined : document, sent);
+  const python = usePythonFile(program, files);
+  const job = python.content?.jobs.find(({ name }) => name === chosen) ?? python.content?.jobs[0];
+  const content = program === null ? read.content : job?.document;
+  const draft = python.isProgram && program !== null ? programDocument(program.name, argumentsOf(values["args"])) : withParameters(content, values);
+  const sent = program === null ? files : (job?.files ?? [program]);
+  const problems = program === null ? read.problems : (python.content?.problems ?? []);
+  const unknown = program !== null && !python.isProgram && job === undefined;
+  const check = useCheck(problems.length > 0 || unknown ? undefined : draft, sent);
 
   const take = async (given: readonly File[]): Promise<void> => {
     setUnread(null);
@@ -47,7 +54,10 @@ export function NewJobPage(): ReactNode {
         setValues({});
         setProgram(null);
         setFiles(others);
-      } else if (given.length === 1 && given[0]?.name.endsWith(".py") && files.length === 0 && text === EXAMPLE) setProgram(given[0]);
+      } else if (given.length === 1 && given[0]?.name.endsWith(".py") && files.length === 0 && program === null && text === EXAMPLE) {
+        setValues({});
+        setProgram(given[0]);
+      }
       else setFiles((known) => [...known.filter((file) => !others.some((other) => other.name === file.name)), ...others]);
     } catch (error) {
       setUnread(error);
@@ -72,12 +82,13 @@ export function NewJobPage(): ReactNode {
         </Section>
       </>
     );
-  const marked = program !== null ? [] : [...read.problems, ...check.problems.map(({ path, message }) => ({ line: read.lineOf(path), message }))];
+  // A problem of a graph in Python has its line already; what the cluster finds besides has the beginning of the file.
+  const marked = [...problems, ...check.problems.map(({ path, message }) => ({ line: program === null ? read.lineOf(path) : 1, message }))];
   return (
     <div className={styles["page"]} onDrop={drop} onDragOver={(event) => event.preventDefault()}>
       <header className={styles["head"]}>
         <h1>New job</h1>
-        <SubmitButton document={document} files={sent} enabled={check.ready && marked.length === 0 && check.problems.length === 0} />
+        <SubmitButton document={draft} files={sent} enabled={check.ready && marked.length === 0} />
       </header>
       <Section
         title={program === null ? "Document" : program.name}
@@ -92,13 +103,15 @@ export function NewJobPage(): ReactNode {
         {program === null ? (
           <Editor text={text} problems={marked} onChange={setText} />
         ) : (
-          <ProgramNote file={program} values={values} onChange={setValues} onRemove={() => setProgram(null)} />
+          <>
+            <Editor text={python.text} problems={marked} />
+            <PythonNote file={program} python={python} chosen={job?.name ?? ""} onChoose={setChosen} values={values} onChange={setValues} onRemove={() => setProgram(null)} />
+          </>
         )}
-        {program === null && <Files files={files} onRemove={(file) => setFiles(files.filter((other) => other !== file))} />}
+        <Files files={files} onRemove={(file) => setFiles(files.filter((other) => other !== file))} />
         {check.error !== null && <Problem error={check.error} />}
-        {program !== null && check.problems.map(({ message }) => <Problem key={message} error={new Error(message)} />)}
       </Section>
-      {program === null && <ParameterForm content={read.content} values={values} onChange={setValues} />}
+      {!(program !== null && python.isProgram) && <ParameterForm content={content} values={values} onChange={setValues} />}
       <PlanPreview check={check} />
     </div>
   );
@@ -112,30 +125,6 @@ function SubmitButton(props: { readonly document: unknown; readonly files: reado
         {submission.isPending ? "Submitting …" : "Submit"}
       </button>
       {submission.error !== null && <Problem error={submission.error} />}
-    </div>
-  );
-}
-
-function ProgramNote(props: {
-  readonly file: File;
-  readonly values: Readonly<Record<string, string>>;
-  readonly onChange: (values: Readonly<Record<string, string>>) => void;
-  readonly onRemove: () => void;
-}): ReactNode {
-  return (
-    <div className={styles["program"]}>
-      <p>
-        This file is submitted as a program: it runs on a TaskManager, as it is. The JobManager neither runs nor imports it, so its
-        steps are not known before. If it defines a job graph, submit that from the command line instead:
-      </p>
-      <Command text={`flintlock run ${props.file.name}:job`} />
-      <label>
-        Arguments
-        <input value={props.values["args"] ?? ""} placeholder="--day 2026-01-01" onChange={(event) => props.onChange({ args: event.target.value })} />
-      </label>
-      <button type="button" onClick={props.onRemove}>
-        Write a document instead
-      </button>
     </div>
   );
 }
@@ -184,17 +173,5 @@ function argumentsOf(text: string | undefined): readonly string[] {
 }
 
 async function submit(document: unknown, files: readonly File[]): Promise<void> {
-  const key = newRequestId();
-  const json = JSON.stringify(document);
-  const headers: Record<string, string> = { "Idempotency-Key": key };
-  let body: string | FormData = json;
-  if (files.length === 0) headers["Content-Type"] = "application/json";
-  else {
-    body = new FormData();
-    body.append("request", json);
-    for (const file of files) body.append("file", file, file.name);
-  }
-  const response = await send("/jobs", { method: "POST", headers, body });
-  const { jobid } = (await response.json()) as SubmittedJob;
-  goTo({ page: "job", id: jobid, tab: "graph", step: "" });
+  goTo({ page: "job", id: await submitJob(document, files), tab: "graph", step: "" });
 }

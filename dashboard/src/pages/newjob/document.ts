@@ -1,6 +1,8 @@
 // A job document as it is written: YAML (and so JSON), read with the line of each key, so that problems have a place.
 import { isMap, isScalar, isSeq, LineCounter, type Node, parseDocument } from "yaml";
 
+import { typed } from "../job/parameters.ts";
+
 export interface TextProblem {
   /** Counted from 1. */
   readonly line: number;
@@ -84,12 +86,6 @@ export function withParameters(content: unknown, given: Readonly<Record<string, 
     Object.entries(params).map(([name, value]) => [name, Object.hasOwn(given, name) ? typed(given[name] ?? "", value) : value]),
   );
   return { ...(content as object), params: changed };
-}
-
-function typed(text: string, like: unknown): string | number | boolean {
-  if (typeof like === "number" && text.trim() !== "" && Number.isFinite(Number(text))) return Number(text);
-  if (typeof like === "boolean" && (text === "true" || text === "false")) return text === "true";
-  return text;
 }
 
 /** Returns the document of a program: a Python file that runs as it is, with these arguments. */

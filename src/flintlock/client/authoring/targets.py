@@ -169,6 +169,18 @@ def read_python_job(file: Path, name: str, *, connect: bool = True) -> Job:
     return job
 
 
+def read_jobs(file: Path) -> dict[str, Job]:
+    """Import the file and return the jobs that it defines, by name. Raises Refused if the file raises."""
+    with reading_for_connect(file):
+        module = _imported(file)
+    jobs = {name: value for name, value in vars(module).items() if isinstance(value, Job)}
+    if any(job.needs_driver for job in jobs.values()):
+        del sys.modules[module.__name__]  # as in read_python_job
+        module = _imported(file)
+        jobs = {name: value for name, value in vars(module).items() if isinstance(value, Job)}
+    return jobs
+
+
 def read_module_job(module: str, name: str, *, connect: bool = True) -> PackagedJob:
     """Import the module of a package and return its Job of that name. Its top-level package is sent with the job."""
     top = Path.cwd() / module.partition(".")[0]

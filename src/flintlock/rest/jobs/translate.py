@@ -10,18 +10,19 @@ from msgspec import structs
 
 from flintlock.api import jobs as shapes
 from flintlock.config.options import RESTART_TYPE
+from flintlock.model.access.secret_references import is_one_reference
 from flintlock.model.checking.problems import abbreviated
 from flintlock.model.checking.rerun import continuation_refusal
 from flintlock.model.commands import CancelJob, JobOperations, OperationCommand, RescaleJob, StopJob, TriggerSavepoint
 from flintlock.model.failures.failure_text import headline, render
 from flintlock.model.ids import JobId, RegionId
-from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex
+from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex, Scalar
 from flintlock.model.jobs import ExceptionEntry, ExecutionInfo, JobSnapshot
 from flintlock.model.operations import Source, Sql
 from flintlock.model.regions import Region
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import Failure
-from flintlock.rest.secrets import without_secrets
+from flintlock.rest.secrets import HIDDEN, is_secret, without_secrets
 from flintlock.rest.vertices import translate as vertices_of
 
 _MAX_DEFINITION: Final = 20_000  # characters of a query that a plan shows
@@ -165,7 +166,15 @@ def job_config(job: JobSnapshot) -> shapes.JobConfigResponse:
             object_reuse_mode=False,
             user_config=without_secrets(graph.config),
         ),
+        params=_parameters(graph.params),
     )
+
+
+def _parameters(params: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return the parameters of a job. A value whose name is that of a secret is hidden, unless it is a reference."""
+    return {
+        name: HIDDEN if is_secret(name) and not is_one_reference(value) else value for name, value in params.items()
+    }
 
 
 def changes(job: JobSnapshot, recorded: JobOperations) -> shapes.JobChanges:
