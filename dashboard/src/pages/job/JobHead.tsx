@@ -30,6 +30,7 @@ export function JobHead(props: {
   const caller = useApi<CallerInfo>("/whoami");
   const savepoint = useSavepoint(job.jid);
   const rerunOf = job["rerun-of"];
+  const upgradeOf = job["upgrade-of"];
   const engines = hasRole(caller.data, "operator") ? enginesOf(props.attempts) : [];
   return (
     <header className={styles["head"]}>
@@ -56,6 +57,7 @@ export function JobHead(props: {
             ? [["Labels", <Labels key="labels" labels={job.labels} />] as const]
             : []),
           ...(rerunOf ? [["Runs again", <JobLink key="rerun" id={rerunOf} name={rerunOf.slice(0, 8)} />] as const] : []),
+          ...(upgradeOf ? [["Has taken the place of", <JobLink key="upgrade" id={upgradeOf} name={upgradeOf.slice(0, 8)} />] as const] : []),
         ]}
       />
     </header>
