@@ -38,8 +38,8 @@ export function NewJobPage(): ReactNode {
   const python = usePythonFile(program, files);
   const job = python.content?.jobs.find(({ name }) => name === chosen) ?? python.content?.jobs[0];
   const content = program === null ? read.content : job?.document;
-  const draft = python.isProgram && program !== null ? programDocument(program.name, argumentsOf(values["args"])) : withParameters(content, values);
-  const sent = program === null ? files : (job?.files ?? [program]);
+  const draft = python.isProgram && program !== null ? programDocument(program.name, argumentsOf(values["args"]), files.map(({ name }) => name)) : withParameters(content, values);
+  const sent = program === null ? files : (job?.files ?? [program, ...files]);
   const problems = program === null ? read.problems : (python.content?.problems ?? []);
   const unknown = program !== null && !python.isProgram && job === undefined;
   const check = useCheck(problems.length > 0 || unknown ? undefined : draft, sent);
@@ -57,8 +57,7 @@ export function NewJobPage(): ReactNode {
       } else if (given.length === 1 && given[0]?.name.endsWith(".py") && files.length === 0 && program === null && text === EXAMPLE) {
         setValues({});
         setProgram(given[0]);
-      }
-      else setFiles((known) => [...known.filter((file) => !others.some((other) => other.name === file.name)), ...others]);
+      } else setFiles((known) => [...known.filter((file) => !others.some((other) => other.name === file.name)), ...others]);
     } catch (error) {
       setUnread(error);
     }

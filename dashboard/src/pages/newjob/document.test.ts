@@ -58,3 +58,8 @@ test("a Python file is a program", () => {
     steps: { program: { program: { file: "words.py", args: ["--day", "1"] } } },
   });
 });
+
+test("the files beside a program are sent with it, modules so that they can be imported", () => {
+  const { artifacts } = programDocument("a.py", [], ["lib.py", "words.txt"]) as { artifacts: unknown };
+  assert.deepEqual(artifacts, [{ name: "a.py", kind: "file" }, "lib.py", { name: "words.txt", kind: "file" }]);
+});

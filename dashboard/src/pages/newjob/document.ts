@@ -88,12 +88,12 @@ export function withParameters(content: unknown, given: Readonly<Record<string, 
   return { ...(content as object), params: changed };
 }
 
-/** Returns the document of a program: a Python file that runs as it is, with these arguments. */
-export function programDocument(file: string, args: readonly string[]): unknown {
+/** Returns the document of a program: a Python file that runs as it is, with these arguments and the files beside it. */
+export function programDocument(file: string, args: readonly string[], others: readonly string[] = []): unknown {
   return {
     version: 1,
     name: file.replace(/\.py$/, ""),
-    artifacts: [{ name: file, kind: "file" }],
+    artifacts: [{ name: file, kind: "file" }, ...others.map((name) => (/\.(py|zip|whl)$/.test(name) ? name : { name, kind: "file" }))],
     steps: { program: { program: { file, args } } },
   };
 }
