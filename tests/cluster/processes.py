@@ -88,9 +88,9 @@ class Processes:
         """Wait until REST answers and there is a leader."""
         until("a leader", lambda: self._get("/readyz") is not None)
 
-    def await_slots(self, slots: int = 2) -> None:
+    def await_slots(self, slots: int = 2, limit_s: float = 180.0) -> None:
         """Wait until so many slots are there."""
-        until("slots", lambda: (self._get("/overview") or {}).get("slots-total") == slots, 180.0)
+        until("slots", lambda: (self._get("/overview") or {}).get("slots-total") == slots, limit_s)
 
     def kill_jobmanager(self) -> None:
         """SIGKILL it."""

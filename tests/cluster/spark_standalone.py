@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 from collections.abc import Generator
@@ -11,8 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
+import psutil
+from pyspark.sql import DataFrame
 from tests.cluster.processes import ending_with_this_process, until
 
+import flintlock as fl
 from flintlock.spark.engine.java import find_java, java_flags
 from flintlock.spark.engine.jvm import spark_home
 
@@ -49,11 +53,32 @@ class SparkStandalone:
         self._master.kill()
         self._master.wait()
 
-    def start_worker(self, *, cores: int) -> None:
-        """Start another worker."""
+    def start_worker(self, *, cores: int, hidden: Path | None = None) -> None:
+        """Start another worker; one on whose machine the directory `hidden` is another one, and empty."""
         name = f"worker-{len(self._workers)}"
         size = ("--cores", str(cores), "--memory", "2g", "--webui-port", "0", "--work-dir", str(self._home / name))
-        self._workers.append(self._start(name, "worker.Worker", "--host", "127.0.0.1", *size, self.url))
+        prefix: tuple[str, ...] = ()
+        if hidden is not None:
+            (self._home / f"{name}-disk").mkdir()
+            script = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
+            prefix = (*own_mounts(), "sh", "-c", script, "sh", str(self._home / f"{name}-disk"), str(hidden))
+        arguments = ("--host", "127.0.0.1", *size, self.url)
+        self._workers.append(self._start(name, "worker.Worker", *arguments, prefix=prefix))
+
+    def executors(self) -> set[int]:
+        """Return the processes of executors, which work in directories of their workers."""
+        found: set[int] = set()
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                is_executor = "CoarseGrainedExecutorBackend" in " ".join(process.cmdline())
+                if is_executor and process.cwd().startswith(f"{self._home}/"):
+                    found.add(process.pid)
+        return found
+
+    def kill_worker(self, number: int) -> None:
+        """SIGKILL a worker."""
+        self._workers[number].kill()
+        self._workers.pop(number).wait()
 
     def await_workers(self) -> None:
         """Wait until the master knows all workers."""
@@ -69,7 +94,7 @@ class SparkStandalone:
                 process.kill()
                 process.wait()
 
-    def _start(self, name: str, main: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def _start(self, name: str, main: str, *arguments: str, prefix: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
         java, home = find_java(os.environ), spark_home()
         flags = (*java_flags(java.major, has_vector_module=java.has_vector_module), "-Xmx256m", "-XX:+UseSerialGC")
         command = (
@@ -82,7 +107,7 @@ class SparkStandalone:
         )
         with (self._home / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
-                ending_with_this_process(command),
+                ending_with_this_process((*prefix, *command)),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -97,17 +122,78 @@ class SparkStandalone:
 
 
 @contextmanager
-def running_standalone(home: Path, *, workers: int = 2, cores: int = 2) -> Generator[SparkStandalone]:
-    """Start a master and workers; yield when they know each other."""
+def running_standalone(
+    home: Path, *, workers: int = 2, cores: int = 2, hidden: Path | None = None
+) -> Generator[SparkStandalone]:
+    """Start a master and workers; yield when they know each other. The last worker does not see `hidden`."""
     home.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         cluster = SparkStandalone(home)
         stack.callback(cluster.stop)
         cluster.start_master()
-        for _ in range(workers):
-            cluster.start_worker(cores=cores)
+        for number in range(workers):
+            cluster.start_worker(cores=cores, hidden=hidden if number == workers - 1 else None)
         cluster.await_workers()
         yield cluster
+
+
+def settings_of(master: str, lease_s: float) -> tuple[str, ...]:
+    """Return the settings of a cluster whose engines have an executor on each of two workers."""
+    return (
+        f"spark.master={master}",
+        "spark.executor.memory=512m",
+        "spark.executor.cores=1",
+        "spark.driver.host=127.0.0.1",
+        "spark.driver.bindAddress=127.0.0.1",
+        f"heartbeat.timeout={lease_s:g} s",
+        "heartbeat.interval=1 s",
+        "high-availability.recovery-time=5 s",
+    )
+
+
+def held(place: Path) -> fl.Job:
+    """Return a job with two tasks on executors, which write the time into files there until there is one named `go`."""
+    place.mkdir(exist_ok=True)
+    directory = str(place)
+    job = fl.Job("held")
+    two = job.sql("two", "SELECT id FROM range(0, 2, 1, 2)")
+
+    @job.step(inputs=[two])
+    def waited(two: DataFrame) -> DataFrame:
+        from pyspark.sql.functions import udf
+
+        def wait(value: int) -> int:
+            import threading
+            import time
+            from pathlib import Path
+
+            pause = threading.Event()
+            while not Path(directory, "go").exists():
+                Path(directory, str(value)).write_text(f"{time.time()}")
+                pause.wait(0.1)
+            return value
+
+        return two.select(udf(wait, "long")("id").alias("id"))
+
+    job.result("rows", waited)
+    return job
+
+
+def numbers(path: Path) -> fl.Job:
+    """Return a job that writes files from several tasks."""
+    job = fl.Job("numbers")
+    rows = job.sql("rows", "SELECT id FROM range(0, 100, 1, 4)")
+    job.sink("files", rows, format="parquet", path=str(path), mode="overwrite")
+    return job
+
+
+def own_mounts() -> tuple[str, ...]:
+    """Return the beginning of a command that runs with mounts of its own; nothing if that is not possible here."""
+    unshare = shutil.which("unshare")
+    user = () if os.getuid() == 0 else ("--map-root-user",)
+    command = (unshare or "", "--mount", "--propagation", "private", *user)
+    works = unshare is not None and subprocess.run((*command, "true"), capture_output=True, check=False).returncode == 0
+    return command if works else ()
 
 
 def _free_port() -> int:
