@@ -175,6 +175,7 @@ class SimulatedCluster:
         self._instances = 0
         self._begun: dict[AttemptId, DeployTask] = {}  # the attempts whose runners have begun; bounded
         self._running: dict[str, TaskManager] = {}  # the latest one of each process
+        self._incarnations: dict[str, InstanceId] = {}  # its latest one
         self._declared_dead_s: dict[FencingToken, float] = {}  # when each leader was declared dead
         self._resource_managers: dict[str, CurrentResourceManager] = {}  # of the latest process of each JobManager
 
@@ -409,7 +410,7 @@ class SimulatedCluster:
         attempt = AttemptId(job_id=like.attempt.job_id, region=like.attempt.region, attempt=number)
         self.record(f"{name} gets the attempt {attempt}, which is not recorded")
         self.spark.endless.add(attempt)
-        order = structs.replace(like, attempt=attempt, instance=None, lease_s=0.0)
+        order = structs.replace(like, attempt=attempt, instance=self._incarnations.get(name), lease_s=0.0)
 
         async def deploy() -> None:
             with suppress(FlintlockError):  # it has no lease, no engine, or the slots are in use
@@ -438,7 +439,7 @@ class SimulatedCluster:
             job_masters=lambda: process.connect(JobMasterGateway, leader.find(), lambda: guard.token),
             fetch_blob=_no_blobs,
             log_directory=Path("log"),
-            new_instance=self._new_instance,
+            new_instance=partial(self._new_instance, process.name),
             unregistered_timeout_s=UNREGISTERED_S if is_worker else math.inf,
             set_watchdog_deadline=_Watchdog(launcher, self.spark.context).watch,
         )
@@ -468,9 +469,10 @@ class SimulatedCluster:
                     problems = slot_problems(await current.gateway.overview())
                     self.violations += [problem for problem in problems if problem not in self.violations]
 
-    def _new_instance(self) -> InstanceId:
+    def _new_instance(self, process: str) -> InstanceId:
         self._instances += 1
-        return InstanceId(f"instance-{self._instances}")
+        self._incarnations[process] = InstanceId(f"instance-{self._instances}")
+        return self._incarnations[process]
 
     def _on_term(self, token: FencingToken) -> None:
         self._term_began_s = asyncio.get_running_loop().time()
