@@ -69,12 +69,14 @@ def test_relative_paths_without_a_directory_are_refused(
 
 
 SHIPPED = """
-import os
+import logging, os, subprocess
 from pyspark.sql import SparkSession, functions as F
 import shipped
 
 spark = SparkSession.builder.getOrCreate()
 print("tax", spark.range(3).select(F.udf(shipped.taxed, "long")("id").alias("x")).agg(F.sum("x")).first()[0])
+logging.warning("only a warning")
+subprocess.run("echo from a child; echo oops of a child >&2", shell=True)
 print("rate", shipped.rate(), "level", os.environ["LEVEL"], "token", len(os.environ["TOKEN"]))
 """
 
@@ -102,7 +104,9 @@ def test_a_program_has_its_folders_its_variables_and_leaves_nothing_on_the_disk_
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "tax 30" in ran.stdout
-    assert "rate 19 level debug token 9" in ran.stdout
+    assert ran.stdout.splitlines() == ["tax 30", "from a child", "rate 19 level debug token 9"]
+    assert "WARNING:root:only a warning" in ran.stderr
+    assert "oops of a child" in ran.stderr
     copies = standing.state_dir / "run"
     until("the copies of its files are removed", lambda: True if not [*copies.rglob("lib.zip")] else None)
 

@@ -629,6 +629,7 @@ export interface LogPart {
   readonly size?: number;
   readonly complete?: boolean;
   readonly text?: string;
+  readonly stderr?: ReadonlyArray<TextSpan>;
 }
 
 /** A link that logs a browser in, relative to the cluster's address. */
@@ -1107,6 +1108,12 @@ export interface TaskManagerSummary {
 /** GET /taskmanagers. */
 export interface TaskManagersResponse {
   readonly taskmanagers: ReadonlyArray<TaskManagerSummary>;
+}
+
+/** A part of a text: its first character, and the one behind its last. */
+export interface TextSpan {
+  readonly start: number;
+  readonly end: number;
 }
 
 /** The stacks of a process: its threads, and the tasks of its event loop if it has one. */

@@ -7,6 +7,7 @@ names: `msgspec.convert(…, from_attributes=True)` makes the one from the other
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Final
 
 from msgspec import Meta, field
@@ -506,6 +507,13 @@ class JobChanges(KebabCase, frozen=True, kw_only=True):
     changes: tuple[JobChange, ...] = ()
 
 
+class TextSpan(KebabCase, frozen=True, kw_only=True):
+    """A part of a text: its first character, and the one behind its last."""
+
+    start: int
+    end: int
+
+
 class LogPart(KebabCase, frozen=True, kw_only=True):
     """A piece of one attempt's output."""
 
@@ -517,6 +525,18 @@ class LogPart(KebabCase, frozen=True, kw_only=True):
     size: int = 0
     complete: bool = False
     text: str = ""
+    stderr: tuple[TextSpan, ...] = ()  # which parts of `text` are standard error
+
+    def streams(self) -> Iterator[tuple[str, bool]]:
+        """Yield the text in pieces, and of each whether it is standard error."""
+        position = 0
+        for span in self.stderr:
+            if span.start > position:
+                yield self.text[position : span.start], False
+            yield self.text[span.start : span.end], True
+            position = span.end
+        if position < len(self.text):
+            yield self.text[position:], False
 
 
 class JobLogs(ApiStruct, frozen=True, kw_only=True):

@@ -255,6 +255,7 @@ class LogChunk(Struct, frozen=True, kw_only=True):
     offset: int
     size: int
     complete: bool  # the attempt has ended: nothing will be added
+    stderr: tuple[tuple[int, int], ...] = ()  # which of these bytes are standard error: first, and behind the last
 
 
 class LoggedJobs(Struct, frozen=True, kw_only=True):

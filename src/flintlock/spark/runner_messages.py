@@ -48,7 +48,7 @@ class Capture(Struct, frozen=True, kw_only=True, tag="capture"):
     runner: int
     path: str
     limit: int
-    opened: bool = False  # the descriptor that is passed with this frame is the file's
+    opened: bool = False  # two descriptors are passed with this frame: the file's, and that of its record of stderr
 
 
 class TemplateReady(Struct, frozen=True, kw_only=True, tag="template-ready"):

@@ -13,6 +13,7 @@ from typing import Final
 
 from msgspec import structs
 
+from flintlock.host.logs.stderr_spans import stderr_spans
 from flintlock.model.errors import NotFound
 from flintlock.model.ids import JobId, is_job_id
 from flintlock.model.tasks import LogChunk, LogQuery, TaskCanceled, TaskFailed, TaskFinished, TaskNews
@@ -28,7 +29,10 @@ def read_log(path: Path, query: LogQuery, *, running: bool) -> LogChunk:
             size = file.seek(0, 2)
             offset = max(size + query.offset, 0) if query.offset < 0 else min(query.offset, size)
             file.seek(offset)
-            return LogChunk(data=file.read(query.limit), offset=offset, size=size, complete=not running)
+            data = file.read(query.limit)
+        # After the bytes: what is standard error is recorded before it is written.
+        spans = stderr_spans(str(path), offset, offset + len(data))
+        return LogChunk(data=data, offset=offset, size=size, complete=not running, stderr=spans)
     except FileNotFoundError:
         if running:
             return LogChunk(data=b"", offset=0, size=0, complete=False)

@@ -4,10 +4,18 @@ import io
 from typing import Any
 
 import msgspec
+import pytest
 from rich.console import Console
 
-from flintlock.api.jobs import JobAttempts, ResultColumn, ResultTable
-from flintlock.client.display.console import LiveDisplay, PlainDisplay, display_for, job_table, result_table
+from flintlock.api.jobs import JobAttempts, LogPart, ResultColumn, ResultTable, TextSpan
+from flintlock.client.display.console import (
+    LiveDisplay,
+    PlainDisplay,
+    SilentDisplay,
+    display_for,
+    job_table,
+    result_table,
+)
 from flintlock.client.display.progress import changes, job_line, region_rows
 
 
@@ -221,3 +229,17 @@ def test_on_a_terminal_the_table_is_drawn_and_output_stays_apart() -> None:
     assert "FINISHED" in progress.getvalue()
     assert "hello" not in progress.getvalue()
     assert output.getvalue() == "hello\n"
+
+
+def test_what_a_program_writes_to_standard_error_is_not_in_its_output(capsys: pytest.CaptureFixture[str]) -> None:
+    part = LogPart(region=0, attempt=0, next_offset=12, text="a,1\nwarn\nb,2", stderr=(TextSpan(start=4, end=9),))
+    assert list(part.streams()) == [("a,1\n", False), ("warn\n", True), ("b,2", False)]
+    output, progress = io.StringIO(), io.StringIO()
+    for display in (PlainDisplay(progress, output), SilentDisplay(output)):
+        for text, error in part.streams():
+            display.output(text, error=error)
+        display.close()
+
+    assert output.getvalue() == "a,1\nb,2" * 2
+    assert progress.getvalue() == "warn\n"
+    assert capsys.readouterr().err == "warn\n"

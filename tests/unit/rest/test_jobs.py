@@ -396,7 +396,18 @@ def log(region: int, number: int, text: str, *, complete: bool = False, offset: 
         "size": size,
         "complete": complete,
         "text": text,
+        "stderr": [],
     }
+
+
+def test_output_says_which_characters_are_standard_error(rest: RestHarness) -> None:
+    """Bytes become characters, and half a character at the end waits for its other half."""
+    whole = "ä1\nwörn\nb2\nü".encode()
+    rest.resource_manager.logs = {attempt(1, 0): whole[:-1]}
+    rest.resource_manager.stderr = {attempt(1, 0): ((4, 10), (13, 14))}
+
+    (part,) = rest.get(f"/jobs/{A}/logs", params={"region": 1, "attempt": 0})["logs"]
+    assert (part["text"], part["stderr"], part["next-offset"]) == ("ä1\nwörn\nb2\n", [{"start": 3, "end": 8}], 13)
 
 
 def test_output_of_one_attempt_from_an_offset_on(rest: RestHarness) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from flintlock.host.logs.stderr_spans import stderr_spans
 from flintlock.spark.runner.captured_output import LAST_BYTES, CapturedOutput
 
 
@@ -129,3 +130,26 @@ def test_a_forked_process_forgets_the_output_of_others(log: Path) -> None:
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(descriptor)
     assert log.read_text() == ""
+
+
+def test_standard_error_is_recorded_beside_the_log(log: Path) -> None:
+    """Both streams are in one log; a part of it knows which of its bytes are standard error."""
+    (out_reader, out), (error_reader, error) = os.pipe(), os.pipe()
+    output = CapturedOutput(out_reader, error_reader)
+    output.open(str(log), 1 << 20)
+    for stream, reader, text in (
+        (out, out_reader, b"one\n"), (error, error_reader, b"two\n"), (error, error_reader, b"three\n"),
+        (out, out_reader, b"four\n"),
+    ):  # fmt: skip
+        os.write(stream, text)
+        assert output.pump(reader)
+    os.write(error, b"last\n")
+    os.close(out)
+    os.close(error)
+    output.close()
+
+    assert log.read_text() == "one\ntwo\nthree\nfour\nlast\n"
+    assert stderr_spans(str(log), 0, 1000) == ((4, 14), (19, 24))
+    assert stderr_spans(str(log), 6, 20) == ((6, 14), (19, 20))
+    assert stderr_spans(str(log), 14, 19) == ()
+    assert stderr_spans(str(log.with_name("other")), 0, 1000) == ()

@@ -26,7 +26,7 @@ class NoControl:
     def kill(self, number: int) -> None:
         """Do nothing."""
 
-    def capture(self, number: int, path: str, limit: int, log: int | None = None) -> None:
+    def capture(self, number: int, path: str, limit: int, opened: tuple[int, ...] = ()) -> None:
         """Do nothing."""
 
 

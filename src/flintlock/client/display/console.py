@@ -40,8 +40,8 @@ class Display(Protocol):
         """Show where the job is now; `note` is the place in the queue of a job that waits for slots."""
         ...
 
-    def output(self, text: str) -> None:
-        """Show what user code has written."""
+    def output(self, text: str, *, error: bool = False) -> None:
+        """Show what user code has written; `error`: to standard error."""
         ...
 
     def pause(self) -> None:
@@ -54,7 +54,7 @@ class Display(Protocol):
 
 
 class SilentDisplay:
-    """Shows only what user code writes, and that only if it has a stream."""
+    """Shows only what user code writes, and that only if it has a stream. Standard error is the process's own."""
 
     def __init__(self, output: TextIO | None = None) -> None:
         self._output: Final = output
@@ -62,11 +62,12 @@ class SilentDisplay:
     def update(self, job: JobAttempts, note: str = "") -> None:
         """Show nothing."""
 
-    def output(self, text: str) -> None:
+    def output(self, text: str, *, error: bool = False) -> None:
         """Write it to the stream."""
         if self._output is not None:
-            self._output.write(text)
-            self._output.flush()
+            stream = sys.stderr if error else self._output
+            stream.write(text)
+            stream.flush()
 
     def pause(self) -> None:
         """Do nothing: it does not draw."""
@@ -98,7 +99,7 @@ class PlainDisplay:
     def __init__(self, stream: TextIO, output: TextIO, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._stream: Final = stream
         self._output: Final = output
-        self._lines: Final = _CompleteLines() if output is stream else None
+        self._lines: Final = _CompleteLines()  # of what is written where progress is
         self._last: JobAttempts | None = None  # what was shown last
         self._note = ""  # the last one that was printed
         self._clock_s: Final = clock_s
@@ -119,18 +120,19 @@ class PlainDisplay:
             self._printed_s = now_s
         self._last, self._note = job, note
 
-    def output(self, text: str) -> None:
-        """Write it; by lines if progress goes to the same stream."""
-        self._output.write(self._lines.add(text) if self._lines is not None else text)
-        self._output.flush()
+    def output(self, text: str, *, error: bool = False) -> None:
+        """Write it; by lines if progress goes to the same stream, as it does for standard error."""
+        shared = error or self._output is self._stream
+        stream = self._stream if shared else self._output
+        stream.write(self._lines.add(text) if shared else text)
+        stream.flush()
 
     def pause(self) -> None:
         """Do nothing: it does not draw."""
 
     def close(self) -> None:
         """Write a last line that has no line break."""
-        if self._lines is not None:
-            self._output.write(self._lines.rest())
+        self._stream.write(self._lines.rest())
 
 
 class LiveDisplay:
@@ -154,9 +156,9 @@ class LiveDisplay:
             self._live.start()
         self._live.update(job_table(job, time.monotonic() - self._started, note), refresh=True)
 
-    def output(self, text: str) -> None:
+    def output(self, text: str, *, error: bool = False) -> None:
         """Write it above the table, or where stdout goes elsewhere, there."""
-        if self._output.isatty():
+        if error or self._output.isatty():
             self._console.out(self._lines.add(text), end="", highlight=False)
         else:
             self._output.write(text)

@@ -141,7 +141,8 @@ def follow(
     while True:
         job = handle.attempts()
         for part in reader.new(job):
-            display.output(part.text)
+            for text, error in part.streams():
+                display.output(text, error=error)
         display.update(job, queue.note(job))
         if job.status.globally_terminal:
             if last_output_s is None:

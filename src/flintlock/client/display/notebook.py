@@ -42,10 +42,11 @@ class NotebookDisplay:
         else:
             self._handle.update(table)
 
-    def output(self, text: str) -> None:
-        """Write it into the output of the cell."""
-        self._output.write(text)
-        self._output.flush()
+    def output(self, text: str, *, error: bool = False) -> None:
+        """Write it into the output of the cell, where IPython shows both streams."""
+        stream = sys.stderr if error else self._output
+        stream.write(text)
+        stream.flush()
 
     def pause(self) -> None:
         """Do nothing: nothing is drawn between updates."""

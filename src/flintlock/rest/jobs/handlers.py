@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+from itertools import pairwise
 from typing import Final
 
 import msgspec
@@ -199,9 +200,7 @@ async def _log(call: RestCall, item: ExecutionInfo, query: LogQuery) -> tuple[sh
         ended = item.state.terminal and isinstance(error, NotFound)
         chunk = _stored_output(item.output_tail, query) if item.output_tail else None
         chunk = chunk or LogChunk(data=b"", offset=start, size=start, complete=ended)
-    # A character of which only the first bytes have been written is returned with the next piece.
-    at_end = chunk.complete and chunk.offset + len(chunk.data) >= chunk.size
-    text, consumed = codecs.utf_8_decode(chunk.data, "replace", at_end)
+    text, consumed, stderr = _decoded(chunk)
     part = shapes.LogPart(
         region=item.region,
         attempt=item.attempt,
@@ -211,8 +210,29 @@ async def _log(call: RestCall, item: ExecutionInfo, query: LogQuery) -> tuple[sh
         size=chunk.size,
         complete=chunk.complete,
         text=text,
+        stderr=stderr,
     )
     return part, len(chunk.data)
+
+
+def _decoded(chunk: LogChunk) -> tuple[str, int, tuple[shapes.TextSpan, ...]]:
+    """Return the text of a piece of output, how many bytes it has, and which characters are standard error."""
+    # A character of which only the first bytes have been written is returned with the next piece.
+    at_end = chunk.complete and chunk.offset + len(chunk.data) >= chunk.size
+    if not chunk.stderr:
+        return *codecs.utf_8_decode(chunk.data, "replace", at_end), ()
+    places = [0, *(place - chunk.offset for span in chunk.stderr for place in span), len(chunk.data)]
+    pieces: list[str] = []
+    spans: list[shapes.TextSpan] = []
+    length, consumed = 0, 0
+    for number, (first, last) in enumerate(pairwise(places)):  # every second one is standard error
+        final = at_end or last < len(chunk.data)
+        piece, used = codecs.utf_8_decode(chunk.data[first:last], "replace", final)
+        if number % 2 and piece:
+            spans.append(shapes.TextSpan(start=length, end=length + len(piece)))
+        pieces.append(piece)
+        length, consumed = length + len(piece), consumed + used
+    return "".join(pieces), consumed, tuple(spans)
 
 
 def _stored_output(tail: bytes, query: LogQuery) -> LogChunk:

@@ -13,6 +13,7 @@ from msgspec import Struct
 from flintlock.config.options import RUNNER_MEMORY
 from flintlock.gateways.engine import SparkSessionKey
 from flintlock.host.cgroups import Cgroups, Group
+from flintlock.host.logs.stderr_spans import spans_path
 from flintlock.host.runner_user import RunnerUser
 from flintlock.model import log_events
 from flintlock.model.tasks import DeployTask, TaskMetrics
@@ -95,11 +96,20 @@ class RunnerDefaults(Struct, frozen=True, kw_only=True):
         else:
             self.user.make_directory(path)
 
-    def open_log(self, path: str) -> int | None:
-        """Open the log of an attempt whose template cannot do that itself; None if it can. Raises OSError."""
+    def open_log(self, path: str) -> tuple[int, ...]:
+        """Open the log of an attempt whose template cannot do that itself, and its record of what is standard error.
+
+        Empty if the template can. Raises OSError.
+        """
         if self.user is None:
-            return None
-        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            return ()
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        log = os.open(path, flags, 0o600)
+        try:
+            return log, os.open(spans_path(path), flags, 0o600)
+        except OSError:
+            os.close(log)
+            raise
 
     def limits(self, task: DeployTask | None = None) -> Limits:
         """Return the limits of a task's runner."""
@@ -136,6 +146,9 @@ class RunnerControl(Protocol):
         """Kill a runner; harmless for one that has ended."""
         ...
 
-    def capture(self, number: int, path: str, limit: int, log: int | None = None) -> None:
-        """Have a runner's output written to a file, at most `limit` bytes. `log`: a descriptor of it, not closed."""
+    def capture(self, number: int, path: str, limit: int, opened: tuple[int, ...] = ()) -> None:
+        """Have a runner's output written to a file, at most `limit` bytes.
+
+        `opened`: descriptors of it and of its record of what is standard error, which stay open here.
+        """
         ...

@@ -343,12 +343,12 @@ class ForkedRunner:
 
     async def _capture(self, log_path: str) -> None:
         """Have its output written to the log. Raises OSError."""
-        log = await run_in_daemon_thread(lambda: self._defaults.open_log(log_path), name="open-log")
+        opened = await run_in_daemon_thread(lambda: self._defaults.open_log(log_path), name="open-log")
         try:
-            self._control.capture(self.number, log_path, self._defaults.output_limit, log)
+            self._control.capture(self.number, log_path, self._defaults.output_limit, opened)
         finally:
-            if log is not None:
-                os.close(log)
+            for one in opened:
+                os.close(one)
 
     async def _confine(self, task: DeployTask) -> None:
         """Determine the task's limits, and put the runner into a control group with them where there are groups."""

@@ -1,4 +1,6 @@
-"""The pipe into which a runner prints: a named one, so that the Python workers of its Spark session can use it, too.
+"""The pipe of a runner's standard error: a named one, so that the Python workers of its Spark session can use it, too.
+
+What Python functions print is standard error of their job, as it is with spark-submit.
 
 The template makes it before it forks a runner, and removes it when the runner has ended. A runner gives it the name by
 which the workers of its session find it (`engine.worker_output`). Where no named pipe can be made, a runner has one

@@ -419,18 +419,18 @@ class ForkingPool:
         if number in self._runners:
             self._send(Kill(runner=number))
 
-    def capture(self, number: int, path: str, limit: int, log: int | None = None) -> None:
-        """Have a runner's output written to a file, at most `limit` bytes. `log`: a descriptor of it, not closed."""
-        self._send(Capture(runner=number, path=path, limit=limit, opened=log is not None), log)
+    def capture(self, number: int, path: str, limit: int, opened: tuple[int, ...] = ()) -> None:
+        """Have a runner's output written to a file, at most `limit` bytes. `opened`: `RunnerDefaults.open_log`."""
+        self._send(Capture(runner=number, path=path, limit=limit, opened=bool(opened)), *opened)
 
-    def _send(self, message: Fork | Kill | Capture, passed: int | None = None) -> bool:
+    def _send(self, message: Fork | Kill | Capture, *passed: int) -> bool:
         if self._control is None:
             return False
         try:
-            if passed is None:
+            if not passed:
                 self._control.send(frame(message))
             else:
-                socket.send_fds(self._control, [frame(message)], [passed])
+                socket.send_fds(self._control, [frame(message)], passed)
         except OSError:
             return False
         return True

@@ -155,10 +155,11 @@ def import_everything() -> None:
             importlib.import_module(name)
 
 
-def serve(channel: socket.socket, printing: int, pipe: str = "") -> None:
+def serve(channel: socket.socket, printing: int, errors: int, pipe: str = "") -> None:
     """Serve one task over this socket, and return when its outcome was sent.
 
-    `printing` is the descriptor for the task's output, `pipe` the path of its named pipe, if it has one.
+    `printing` and `errors` are the descriptors for the task's standard output and standard error; `pipe` is the path of
+    the named pipe of the latter, if it has one.
     """
     # Exit handlers of the template's modules must not run in a runner. There is no public way to clear them.
     clear: Callable[[], None] = getattr(atexit, "_clear")  # noqa: B009
@@ -166,7 +167,7 @@ def serve(channel: socket.socket, printing: int, pipe: str = "") -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _redirect(os.devnull, 0, os.O_RDONLY)
     try:
-        RunnerProcess(channel, printing, pipe).serve()
+        RunnerProcess(channel, printing, errors, pipe).serve()
     except OSError:  # nothing can be sent any more
         os._exit(DISCONNECTED)
 
@@ -174,9 +175,10 @@ def serve(channel: socket.socket, printing: int, pipe: str = "") -> None:
 class RunnerProcess:
     """One forked process, from its first message to its outcome."""
 
-    def __init__(self, channel: socket.socket, printing: int, pipe: str = "") -> None:
+    def __init__(self, channel: socket.socket, printing: int, errors: int, pipe: str = "") -> None:
         self._channel: Final = channel
         self._printing: Final = printing
+        self._errors: Final = errors
         self._pipe: Final = pipe
         self._send_lock: Final = threading.Lock()
         self._inbox: Final = messages(channel, TO_RUNNER)  # read by the main thread, then by the receiving one
@@ -413,8 +415,9 @@ class RunnerProcess:
 
     def _redirect_output(self, scratch: str) -> None:
         os.dup2(self._printing, 1)
-        os.dup2(self._printing, 2)
+        os.dup2(self._errors, 2)
         os.close(self._printing)
+        os.close(self._errors)
         for stream in (sys.stdout, sys.stderr):
             line_by_line: Callable[..., None] | None = getattr(stream, "reconfigure", None)
             if line_by_line is not None:

@@ -78,9 +78,9 @@ class Template:
         self._selector.register(self._woken, selectors.EVENT_READ)
         while True:
             ready = {key.fileobj: key.data for key, _ in self._selector.select()}
-            for printed in ready.values():
-                if isinstance(printed, CapturedOutput) and not printed.pump():
-                    self._selector.unregister(printed.reader)
+            for reader, printed in ready.items():
+                if isinstance(printed, CapturedOutput) and isinstance(reader, int) and not printed.pump(reader):
+                    self._selector.unregister(reader)
             if self._woken in ready:
                 self._woken.recv(4096)
                 self._reap()
@@ -100,18 +100,23 @@ class Template:
                 case Fork(runner=runner):
                     self._fork(runner, self._descriptors.pop(0))
                 case Capture(runner=runner, path=path, limit=limit, opened=opened):
-                    log = self._descriptors.pop(0) if opened else None
-                    if runner in self._outputs:
-                        self._outputs[runner].open(path, limit, log)
-                        self._selector.register(
-                            self._outputs[runner].reader, selectors.EVENT_READ, self._outputs[runner]
-                        )
-                    elif log is not None:
-                        os.close(log)
+                    passed = [self._descriptors.pop(0) for _ in range(2 if opened else 0)]
+                    self._capture(runner, path, limit, passed)
                 case Kill(runner=runner):
                     if runner in self._pids:
                         kill_group(self._pids[runner])
         return bool(data)
+
+    def _capture(self, runner: int, path: str, limit: int, passed: list[int]) -> None:
+        """Write a runner's output to a file; `passed`: descriptors of it and of its record, or none."""
+        output = self._outputs.get(runner)
+        if output is None:
+            for one in passed:
+                os.close(one)
+            return
+        output.open(path, limit, *passed)
+        for reader in output.readers:
+            self._selector.register(reader, selectors.EVENT_READ, output)
 
     def _receive_pending(self) -> None:
         """Receive what the TaskManager has sent, without waiting for more."""
@@ -124,6 +129,8 @@ class Template:
         try:
             pipe = OutputPipe(runner)
             opened += [pipe.reader, pipe.writer]
+            printed, printing = os.pipe()
+            opened += [printed, printing]
             pid = os.fork()
         except OSError as error:
             for one in opened:
@@ -132,16 +139,18 @@ class Template:
             return
         if pid == 0:
             os.close(pipe.reader)
-            self._become_runner(own, descriptor, pipe)
+            os.close(printed)
+            self._become_runner(own, descriptor, printing, pipe)
         with suppress(OSError):  # the child does the same: whichever is first, a kill finds the group
             os.setpgid(pid, pid)
         os.close(descriptor)
         os.close(pipe.writer)
+        os.close(printing)
         self._pids[runner] = pid
-        self._outputs[runner] = CapturedOutput(pipe.reader)
+        self._outputs[runner] = CapturedOutput(printed, pipe.reader)
         self._send(Forked(runner=runner, pid=pid))
 
-    def _become_runner(self, template: int, descriptor: int, pipe: OutputPipe) -> None:
+    def _become_runner(self, template: int, descriptor: int, printing: int, pipe: OutputPipe) -> None:
         """Close everything of the template, then serve as a runner. Does not return."""
         code = 1
         try:
@@ -159,7 +168,7 @@ class Template:
             os.set_inheritable(descriptor, False)
             for name in _ours:
                 del os.environ[name]  # user code decides for itself
-            process.serve(socket.socket(fileno=descriptor), pipe.writer, pipe.path)
+            process.serve(socket.socket(fileno=descriptor), printing, pipe.writer, pipe.path)
             code = 0
         finally:
             os._exit(code)
@@ -208,9 +217,10 @@ class Template:
 
     def _close_output(self, runner: int) -> None:
         printed = self._outputs.pop(runner)
-        with suppress(KeyError):  # it has had no task, or has closed its pipe
-            self._selector.unregister(printed.reader)
-        remove_pipe(printed.reader)  # first: a worker that opens it now would find no reader anyway
+        for reader in printed.readers:
+            with suppress(KeyError):  # it has had no task, or has closed its pipe
+                self._selector.unregister(reader)
+            remove_pipe(reader)  # first: a worker that opens it now would find no reader anyway
         printed.close()
 
     def _send(self, message: TemplateReady | Forked | Exited) -> None:

@@ -57,6 +57,7 @@ class FakeResourceManager:
         self.logs: dict[AttemptId, bytes] = {}
         self.process_answers: dict[ProcessQuery, ProcessAnswer] = {}
         self.complete_logs: set[AttemptId] = set()
+        self.stderr: dict[AttemptId, tuple[tuple[int, int], ...]] = {}  # which bytes of `logs` are standard error
         self._known: set[InstanceId] = set()
 
     def lead(self, epoch: int) -> None:
@@ -122,6 +123,7 @@ class FakeResourceManager:
             offset=offset,
             size=len(whole),
             complete=message.attempt in self.complete_logs,
+            stderr=self.stderr.get(message.attempt, ()),
         )
 
     async def remove_files(self, message: RemoveFiles) -> None:
