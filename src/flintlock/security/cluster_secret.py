@@ -158,7 +158,7 @@ def _make(path: Path) -> None:
         finally:
             os.close(directory)
     except OSError as error:
-        raise Unavailable(f"the cluster's secret {path} cannot be made: {error.strerror}") from error
+        raise Unavailable(f"the cluster's secret {path} cannot be created: {error.strerror}") from error
 
 
 def _unreadable(path: Path, error: OSError) -> FlintlockError:

@@ -129,7 +129,7 @@ class BridgedStaging:
         """See `StagingGateway`."""
         mode = self._mode(_PRIVATE_DIRECTORY)
         if not self._yarn.call(self._fs.mkdirs, self._path, mode):
-            raise Unavailable(f"the staging directory {self.url} cannot be made")
+            raise Unavailable(f"the staging directory {self.url} cannot be created")
         self._yarn.call(self._fs.setPermission, self._path, mode)  # whatever the umask was
 
     def put(self, name: str, source: Path) -> None:

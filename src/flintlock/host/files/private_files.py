@@ -23,13 +23,13 @@ def make_private_directory(directory: Path) -> None:
             directory.chmod(0o700)
     except PermissionError as error:
         if not directory.is_dir():
-            raise Unavailable(f"the directory {directory} cannot be made: {error.strerror}") from error
+            raise Unavailable(f"the directory {directory} cannot be created: {error.strerror}") from error
         raise Refused(
             f"the directory {directory} is open to other users and belongs to user {directory.stat().st_uid}, not"
             f" to user {os.geteuid()} of this process: run `chmod 700 {directory}` as its owner, or use another one"
         ) from error
     except OSError as error:
-        raise Unavailable(f"the directory {directory} cannot be made: {error.strerror}") from error
+        raise Unavailable(f"the directory {directory} cannot be created: {error.strerror}") from error
 
 
 def read_private_file(path: Path, most: int) -> bytes:
