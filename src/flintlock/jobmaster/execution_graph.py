@@ -73,6 +73,11 @@ class JobPlan(Struct, frozen=True, kw_only=True):
         """The job's id."""
         return self.graph.job_id
 
+    @property
+    def shares_slots(self) -> bool:
+        """Whether a region takes as few slots as it may: a query does not end, and others would wait for ever."""
+        return self.graph.job_type is JobType.STREAMING
+
 
 class Execution(Struct, frozen=True, kw_only=True):
     """One attempt at one region."""

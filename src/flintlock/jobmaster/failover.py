@@ -142,6 +142,8 @@ def restart_queries(transition: Transition) -> None:
     """
     if transition.job.status.terminal or transition.job.status in _ENDING:
         return
+    if transition.job.status is J.RECONCILING:  # no attempt of an earlier leader is waited for any more
+        transition.move_job(J.RUNNING)
     for region in transition.job.regions:
         running = region.current.state.on_a_task_manager and region.current.state is not E.CANCELING
         if running and not region.committed and not region.restart_pending:

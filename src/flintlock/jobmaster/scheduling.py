@@ -69,6 +69,9 @@ def parallelism_of(job: ExecutionGraph, region: RegionState) -> ParallelismRange
 def _with_request(job: ExecutionGraph, region: RegionState) -> RegionState:
     """Return the region with a request under a new id, so that a grant for an earlier request does not match it."""
     wanted = parallelism_of(job, region)
+    if job.plan.shares_slots and (wanted is None or wanted.lower < wanted.upper):
+        least = 1 if wanted is None else wanted.lower
+        wanted = ParallelismRange(lower=least, upper=least)
     exact = wanted is not None and wanted.lower == wanted.upper
     request = SlotRequest(
         id=RequestId(f"{region.id}-{region.current.attempt}" + (f"-{region.asked}" if region.asked else "")),

@@ -205,6 +205,35 @@ def test_a_new_leader_sends_what_was_stored_unless_that_has_failed() -> None:
     assert initial_state(plan, failed, (), 1).rescale is None
 
 
+def test_a_new_leader_that_rescales_does_not_wait_for_the_attempts_that_it_ends() -> None:
+    """The job is not RECONCILING any more: it would be for ever, and never end."""
+    former = JobHarness(STREAM)
+    former.start()
+    former.run_region()
+    job = former.again()
+    job.start()
+    assert job.status is JobStatus.RECONCILING
+    job.apply(RequirementsChanged({}, RESCALE))
+
+    assert job.status is JobStatus.RUNNING
+    job.canceled()
+    job.run_region()
+    job.finish()
+    assert job.status is JobStatus.FINISHED
+
+
+@pytest.mark.parametrize("upper", [None, 1, 8])
+def test_a_query_takes_one_slot_whatever_it_may_use(upper: int | None) -> None:
+    """It does not end: others would wait for the slots for ever."""
+    job = JobHarness(structs.replace(STREAM, parallelism=upper))
+    job.start()
+    (request,) = job.job.declared
+    assert (request.slots, request.at_most) == (1, None)
+    job.apply(RequirementsChanged({RegionId(0): ParallelismRange(lower=1, upper=5)}))
+    (request,) = job.job.declared
+    assert (request.slots, request.at_most) == (1, None)
+
+
 def test_a_rescale_of_a_job_that_ends_restarts_nothing() -> None:
     job = JobHarness(STREAM)
     job.start()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from flintlock.gateways.engine import SparkSessionKey
-from flintlock.model.ids import AttemptId, JobId, RegionId
-from flintlock.model.jobgraph import JobGraph
+from flintlock.model.ids import AttemptId, JobId, RegionId, TriggerId
+from flintlock.model.jobgraph import JobGraph, JobType
 from flintlock.model.regions import Region
+from flintlock.model.streaming.checkpoints import StateRescale
 from flintlock.model.tasks import DeployTask
 from flintlock.spark.region.backend import session_url
 from flintlock.spark.region.session_config import session_config
@@ -37,6 +40,20 @@ def test_a_task_whose_parallelism_nobody_set_uses_the_whole_engine() -> None:
     assert session_config(task(0, parallelism=1), 8)[partitions] == "1"
     assert session_config(task(0, config={"parallelism.default": "1"}), 8)[partitions] == "1"
     assert session_config(task(0, 1), 8)[partitions] == "2"
+
+
+def test_a_streaming_query_has_the_partitions_of_its_job_whatever_slots_it_has() -> None:
+    """It takes one slot, and its state has as many partitions wherever it runs next; a rescale changes that."""
+    partitions = "spark.sql.shuffle.partitions"
+    one = task(0, parallelism=4)
+    stream = structs.replace(one, graph=structs.replace(one.graph, job_type=JobType.STREAMING))
+    assert session_config(stream, 8)[partitions] == "4"
+    rescaled = structs.replace(stream, rescale=StateRescale(trigger_id=TriggerId("1" * 32), partitions=3))
+    assert session_config(rescaled, 8)[partitions] == "3"
+    region = structs.replace(stream, region=structs.replace(stream.region, parallelism=2), slots=(0, 1))
+    assert session_config(region, 8)[partitions] == "2"
+    unset = structs.replace(stream, graph=structs.replace(stream.graph, parallelism=None))
+    assert session_config(unset, 8)[partitions] == "8"
 
 
 def test_the_jobs_own_settings_replace_the_defaults() -> None:

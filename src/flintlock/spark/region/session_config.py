@@ -23,10 +23,21 @@ def default_config(slots: int) -> dict[str, str]:
 def session_config(task: DeployTask, cores: int) -> dict[str, str]:
     """Return the settings of the task's session: the job's own over the defaults. `cores`: of the TaskManager."""
     return {
-        **default_config(cores_of(task, cores)),
+        **default_config(partitions_of(task, cores)),
         **Configuration(task.graph.config).spark(),
         **(STREAMING_CONFIG if task.graph.job_type is JobType.STREAMING else {}),
     }
+
+
+def partitions_of(task: DeployTask, cores: int) -> int:
+    """Return the number of shuffle partitions of a task: of a streaming query what its user has chosen for the job.
+
+    A query takes one slot, wherever it runs next, and its state keeps its partitions.
+    """
+    chosen = task.graph.parallelism if task.graph.job_type is JobType.STREAMING else None
+    if chosen is None or task.rescale is not None or task.region.parallelism is not None:
+        return cores_of(task, cores)
+    return chosen
 
 
 def cores_of(task: DeployTask, cores: int) -> int:

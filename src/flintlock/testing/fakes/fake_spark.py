@@ -26,6 +26,7 @@ from flintlock.model.ids import AttemptId, JobId, RegionId, StepName
 from flintlock.model.jobgraph import JobType
 from flintlock.model.operations import Result, Sink
 from flintlock.model.regions import region_outputs
+from flintlock.model.streaming.checkpoints import QueryProgress, StateRescaled
 from flintlock.model.tasks import (
     DeployTask,
     Failure,
@@ -134,6 +135,8 @@ class FakeSpark:
         self.work_s = work_s
         self.failures = failures  # probability that an attempt's Spark work fails
         self.stream_failures = 0.0  # probability that a step of a streaming query fails
+        self.rescaling = Random(0)  # its own: runs without rescales are left as they are
+        self.rescale_failures = 0.0  # probability that the state of a query cannot be repartitioned
         self.stream_failed: Counter[JobId] = Counter()  # how often one did
         self.publication_failures = publication_failures  # probability that a step of a publication fails
         self.publication_step_s = publication_step_s  # what a step of a publication takes at most
@@ -455,6 +458,7 @@ class FakeRunner:
             sink_of(task.attempt.job_id, vertex.uid),
             str(task.attempt),
         )
+        rescale, rescaled = task.rescale, False
         while not (self._drain.is_set() and query.is_complete):
             if not await self._work():
                 yield _failed(FailureKind.RUNNER_LOST, "killed")
@@ -466,6 +470,13 @@ class FakeRunner:
                 self._spark.stream_failed[task.attempt.job_id] += 1
                 yield _failed(FailureKind.USER_CODE, f"{vertex.name} failed")
                 return
+            if rescale is not None and not rescaled and query.is_complete:  # a batch that is planned is completed first
+                rescaled, fails = True, self._spark.rescaling.random() < self._spark.rescale_failures
+                found = query.rescale(rescale.partitions, fails=fails)
+                failure = "the disk is full" if fails else ""
+                outcome = StateRescaled(trigger_id=rescale.trigger_id, partitions=found, failure=failure)
+                progress = QueryProgress(checkpoint=task.checkpoint_dir, rescaled=outcome)
+                yield TaskProgress(metrics=TaskMetrics(), activity="streaming", query=progress)
             query.step()
         self._spark.ledger.append(Ran(task.attempt))
         yield TaskFinished(outputs=(StepOutput(step=vertex.name),))

@@ -39,6 +39,12 @@ class FakeQuery:
             self._content, f"{self._checkpoint}/commits"
         )
 
+    def rescale(self, partitions: int, *, fails: bool) -> int:
+        """Give the state other partitions, unless that fails; return what it has."""
+        if not fails:
+            self._content[f"{self._checkpoint}/partitions"] = str(partitions)
+        return partitions_of(self._content, self._checkpoint)
+
     def step(self) -> None:
         """Plan a batch, or write the one that is planned, or commit it."""
         planned = latest(self._content, f"{self._checkpoint}/offsets")
@@ -48,6 +54,12 @@ class FakeQuery:
             self._content[f"{self._sink}/{planned}"] = self._attempt
         else:
             self._content[f"{self._checkpoint}/commits/{planned}"] = self._attempt
+            self._content.setdefault(f"{self._checkpoint}/partitions", "1")
+
+
+def partitions_of(content: MutableMapping[str, str], checkpoint: str) -> int:
+    """Return the partitions of the state of a query; 0 if it has none yet, or none any more."""
+    return int(content.get(f"{checkpoint}/partitions", "0"))
 
 
 def latest(content: MutableMapping[str, str], log: str) -> int:

@@ -27,7 +27,7 @@ from flintlock.testing.simulation.fault_draws import LONG_LEASE_S, draw_faults
 from flintlock.testing.simulation.faults import Faults
 from flintlock.testing.simulation.listing_user import LISTING_RUNS, ListingUser
 from flintlock.testing.simulation.operator import QuarantineOperator
-from flintlock.testing.simulation.streaming import STREAM_FAILURES, STREAMING_RUNS, draw_streaming_job
+from flintlock.testing.simulation.streaming import RESCALE_FAILURES, STREAM_FAILURES, STREAMING_RUNS, draw_streaming_job
 from flintlock.testing.simulation.workload import VARIED_RUNS, ObservedJob, draw_job, vary_job
 from flintlock.testing.virtual_time import Deadlock, VirtualTimeLoop, run_virtual
 
@@ -95,6 +95,7 @@ class _Run:
         if self._varying.random() < VARIED_RUNS:
             for job in self._jobs:
                 vary_job(self._varying, job)
+        self.cluster.spark.rescaling = Random(f"rescales-{seed}")
         self._add_streaming_jobs(Random(f"streams-{seed}"))
         self._clients = Clients(seed, random, self.cluster, self._jobs)
         self._lister = self._listing_user() if self._varying.random() < LISTING_RUNS else None
@@ -105,6 +106,7 @@ class _Run:
         """Add streaming jobs in some runs. A job that is put back from the quarantine has lost its operations."""
         if random.random() < STREAMING_RUNS and not self.cluster.faults.damaged_graphs:
             self.cluster.spark.stream_failures = random.choice(STREAM_FAILURES)
+            self.cluster.spark.rescale_failures = RESCALE_FAILURES
             first = len(self._jobs)
             self._jobs += [draw_streaming_job(random, first + number) for number in range(random.randint(1, 2))]
 
@@ -366,6 +368,8 @@ class _Run:
         cancelled = {job.acknowledged for job in self._jobs if job.cancel_sent or self._may_be_detached(job)}
         if self.cluster.spark.stream_failures:
             cancelled |= {job.acknowledged for job in self._jobs if job.graph.job_type is JobType.STREAMING}
+        rescaled = {key for key, user in self._clients.streaming.items() if user.rescaled}
+        cancelled |= {job.acknowledged for job in self._jobs if job.key in rescaled}
         undisturbed = {job.acknowledged for job in self._jobs} - cancelled - {*self.cluster.intact_graphs}
         starts = self.cluster.spark.starts.items()
         return [

@@ -24,6 +24,7 @@ from flintlock.model.commands import (
     OperationQuery,
     OperationStatus,
     RescaleJob,
+    StopJob,
     TriggerOperation,
     TriggerSavepoint,
 )
@@ -34,7 +35,7 @@ from flintlock.testing.fakes.memory_ha import MemoryCluster
 from flintlock.testing.simulation.savepoints import SimulatedSavepoints
 
 #: The number of a job's first change: more slots than there are, so that no job waits for what it can never have.
-_FIRST: Final = 100
+FIRST_CHANGE: Final = 100
 _MOST: Final = 3
 
 
@@ -112,7 +113,88 @@ class ObservedOperation(Struct):
     outcome: JobOperation | None = None  # as it was seen first
 
 
-class RescalingUser:
+class OperatingUser:
+    """Triggers operations of one job, each until it is acknowledged, and polls them until they have an outcome."""
+
+    def __init__(
+        self,
+        random: Random,
+        job_id: JobId,
+        *,
+        gateway: Callable[[], DispatcherGateway],
+        try_another: Callable[[], None],
+        record: Callable[[str], None],
+    ) -> None:
+        self.violations: Final[list[str]] = []
+        self._random: Final = random
+        self._job_id: Final = job_id
+        self._gateway: Final = gateway
+        self._try_another: Final = try_another
+        self._record: Final = record
+        self._operations: Final[list[ObservedOperation]] = []
+
+    async def check(self) -> None:
+        """Check that each acknowledged operation still has the outcome that was seen first."""
+        for operation in self._operations:
+            await self._await_outcome(operation)
+
+    async def _trigger(self, operation: ObservedOperation) -> None:
+        """Trigger it until it is acknowledged, or the job has ended."""
+        while True:
+            try:
+                answer = await self._gateway().trigger(operation.trigger)
+            except Conflict:
+                return  # the job has ended
+            except NotFound:
+                if not self._may_be_gone():
+                    self.violations.append(f"job {self._job_id}: acknowledged, but not known when it was changed")
+                return
+            except FlintlockError:
+                self._try_another()
+                await asyncio.sleep(self._random.uniform(0.05, 0.5))
+                continue
+            self._record(f"{_name(answer)} of {self._job_id} acknowledged: {answer.status}")
+            first = operation.acknowledged = operation.acknowledged or answer
+            if answer.started_ms != first.started_ms:
+                self.violations.append(f"trigger {answer.trigger_id} is two operations: {first} and {answer}")
+            return
+
+    async def _await_outcome(self, operation: ObservedOperation) -> None:
+        """Poll an acknowledged operation until it has an outcome, and compare that with what was seen before."""
+        query = OperationQuery(job_id=self._job_id, trigger_id=operation.trigger.trigger_id)
+        while operation.acknowledged is not None:
+            try:
+                answer = await self._gateway().operation(query)
+            except NotFound:
+                self.violations.append(f"{_name(operation.acknowledged)} {query.trigger_id}: acknowledged, not known")
+                return
+            except FlintlockError:
+                self._try_another()
+                await asyncio.sleep(0.5)
+                continue
+            if answer.status is OperationStatus.COMPLETED:
+                known, first = operation.outcome, operation.outcome or answer
+                operation.outcome = first
+                if answer != first:
+                    self.violations.append(f"{_name(answer)} {answer.trigger_id} was {first}, and now is {answer}")
+                else:
+                    await self._check_outcome(answer, is_new=known is None)
+                return
+            if operation.outcome is not None:
+                self.violations.append(f"operation {query.trigger_id} had completed, and is in progress again")
+                return
+            await asyncio.sleep(0.5)
+
+    def _may_be_gone(self) -> bool:
+        """Return whether the job need not be known any more."""
+        return False
+
+    async def _check_outcome(self, answer: JobOperation, *, is_new: bool) -> None:
+        """Check what a completed operation promises; `is_new`: it is seen for the first time."""
+        raise NotImplementedError
+
+
+class RescalingUser(OperatingUser):
     """Changes one job up to a few times: as operations, and in the end in some cases by a command that waits."""
 
     def __init__(
@@ -126,21 +208,15 @@ class RescalingUser:
         try_another: Callable[[], None],
         record: Callable[[str], None],
     ) -> None:
-        self.violations: Final[list[str]] = []
-        self._random: Final = random
-        self._job_id: Final = job_id
+        super().__init__(random, job_id, gateway=gateway, try_another=try_another, record=record)
         self._changes: Final = changes
         self._savepoints: Final = savepoints
         self._saving: Final = Random(f"savepoints-{job_id}")
-        self._gateway: Final = gateway
-        self._try_another: Final = try_another
-        self._record: Final = record
-        self._operations: Final[list[ObservedOperation]] = []
 
     async def run(self) -> None:
         """Make the changes, one after another, until all are made or the job has ended; then wait for all outcomes."""
         count = self._random.randint(1, _MOST)
-        for change in range(_FIRST, _FIRST + count):
+        for change in range(FIRST_CHANGE, FIRST_CHANGE + count):
             await asyncio.sleep(self._random.uniform(0.0, 3.0))
             operation = ObservedOperation(trigger=self._draw(change))
             self._operations.append(operation)
@@ -150,43 +226,18 @@ class RescalingUser:
             if operation.acknowledged is None:
                 break
             if self._random.random() < 0.5:
-                await self._wait_for_outcome(operation)
+                await self._await_outcome(operation)
         else:
             if self._random.random() < 0.6:
-                await self._change(_FIRST + count)
+                await self._change(FIRST_CHANGE + count)
         for operation in self._operations:
-            await self._wait_for_outcome(operation)
-
-    async def check(self) -> None:
-        """Check that each acknowledged operation still has the outcome that was seen first."""
-        for operation in self._operations:
-            await self._wait_for_outcome(operation)
+            await self._await_outcome(operation)
 
     def _draw(self, change: int) -> TriggerOperation:
         trigger_id = TriggerId(f"{self._random.getrandbits(128):032x}")
         if self._saving.random() < 0.3:
             return TriggerOperation(trigger_id=trigger_id, command=TriggerSavepoint(job_id=self._job_id))
         return TriggerOperation(trigger_id=trigger_id, command=RescaleJob(job_id=self._job_id, parallelism=change))
-
-    async def _trigger(self, operation: ObservedOperation) -> None:
-        """Trigger it until it is acknowledged, or the job has ended."""
-        while True:
-            try:
-                answer = await self._gateway().trigger(operation.trigger)
-            except Conflict:
-                return  # the job has ended
-            except NotFound:
-                self.violations.append(f"job {self._job_id}: acknowledged, but not known when it was changed")
-                return
-            except FlintlockError:
-                self._try_another()
-                await asyncio.sleep(self._random.uniform(0.05, 0.5))
-                continue
-            self._record(f"operation {_change(answer)} of {self._job_id} acknowledged: {answer.status}")
-            first = operation.acknowledged = operation.acknowledged or answer
-            if answer.started_ms != first.started_ms:
-                self.violations.append(f"trigger {answer.trigger_id} is two operations: {first} and {answer}")
-            return
 
     async def _change(self, change: int) -> None:
         """Change the job and wait for the answer; repeat it until it is accepted, or the job has ended."""
@@ -204,36 +255,15 @@ class RescalingUser:
                 return
             await asyncio.sleep(self._random.uniform(0.05, 0.5))
 
-    async def _wait_for_outcome(self, operation: ObservedOperation) -> None:
-        """Poll an acknowledged operation until it has an outcome, and compare that with what was seen before."""
-        query = OperationQuery(job_id=self._job_id, trigger_id=operation.trigger.trigger_id)
-        while operation.acknowledged is not None:
-            try:
-                answer = await self._gateway().operation(query)
-            except NotFound:
-                self.violations.append(f"operation {query.trigger_id}: acknowledged, but not known")
-                return
-            except FlintlockError:
-                self._try_another()
-                await asyncio.sleep(0.5)
-                continue
-            if answer.status is OperationStatus.COMPLETED:
-                first = operation.outcome = operation.outcome or answer
-                if answer != first:
-                    self.violations.append(f"operation {query.trigger_id} had the outcome {first}, and now {answer}")
-                elif isinstance(answer.command, TriggerSavepoint):
-                    if answer.failure is None and not self._savepoints.has(answer.location):
-                        self.violations.append(f"savepoint {query.trigger_id} has completed, but was never made")
-                elif answer.failure is None:
-                    await self._check_requirements(_change(answer))
-                return
-            if operation.outcome is not None:
-                self.violations.append(f"operation {query.trigger_id} had completed, and is in progress again")
-                return
-            await asyncio.sleep(0.5)
-
-    async def _check_requirements(self, change: int) -> None:
-        """Check that a completed change, or a later one, is in force in the job as it runs."""
+    async def _check_outcome(self, answer: JobOperation, *, is_new: bool) -> None:
+        """Check that a savepoint is there, or that a change or a later one is in force in the job as it runs."""
+        if answer.failure is not None:
+            return
+        if isinstance(answer.command, TriggerSavepoint):
+            if not self._savepoints.has(answer.location):
+                self.violations.append(f"savepoint {answer.trigger_id} has completed, but was never made")
+            return
+        change = _change(answer)
         try:
             required = await self._gateway().requirements(JobQuery(job_id=self._job_id))
         except FlintlockError:
@@ -246,3 +276,13 @@ def _change(operation: JobOperation) -> int:
     """Return the number of the change that an operation makes."""
     command = operation.command
     return (command.parallelism or 0) if isinstance(command, RescaleJob) else 0
+
+
+def _name(operation: JobOperation) -> str:
+    match operation.command:
+        case RescaleJob():
+            return f"change {_change(operation)}"
+        case StopJob():
+            return "stop"
+        case _:
+            return "savepoint"

@@ -1,8 +1,9 @@
-"""Streaming jobs during faults: users save and stop them, and every promise about that is checked.
+"""Streaming jobs during faults: users save, rescale and stop them, and every promise about that is checked.
 
 Promised is, beside what is promised of every operation: a job that was asked to stop ends, and is FINISHED only if it
 was; each query has then completed the batch that it had begun, and the savepoint of the stop is of that batch; a job
-that could not be saved keeps its checkpoints. A savepoint of a running job is of a committed batch. No batch is missing
+that could not be saved keeps its checkpoints. A savepoint of a running job is of a committed batch. A rescale that has
+completed without a failure has given every state the partitions that were wanted. No batch is missing
 in a sink, whatever ended its query. A job is restarted exactly as often as its strategy allows, under all its leaders
 together.
 """
@@ -17,13 +18,11 @@ from typing import Final
 from flintlock.gateways.dispatcher import DispatcherGateway
 from flintlock.model.commands import (
     JobOperation,
-    OperationQuery,
-    OperationStatus,
+    RescaleJob,
     StopJob,
     TriggerOperation,
     TriggerSavepoint,
 )
-from flintlock.model.errors import Conflict, FlintlockError, NotFound
 from flintlock.model.ids import JobId, StepName, TriggerId
 from flintlock.model.jobgraph import JobGraph, JobType, JobVertex, vertex_id
 from flintlock.model.jobs import JobSnapshot
@@ -31,8 +30,8 @@ from flintlock.model.operations import Sink, Source
 from flintlock.model.states import JobStatus
 from flintlock.model.streaming.streams import StreamQuery
 from flintlock.testing.fakes.fake_spark import FakeSpark
-from flintlock.testing.fakes.fake_streams import batches, checkpoint_of, latest, sink_of
-from flintlock.testing.simulation.operations import ObservedOperation
+from flintlock.testing.fakes.fake_streams import batches, checkpoint_of, latest, partitions_of, sink_of
+from flintlock.testing.simulation.operations import FIRST_CHANGE, ObservedOperation, OperatingUser
 from flintlock.testing.simulation.savepoints import CHECKPOINTS, SimulatedSavepoints
 from flintlock.testing.simulation.workload import UNLIMITED, ObservedJob
 
@@ -40,6 +39,8 @@ from flintlock.testing.simulation.workload import UNLIMITED, ObservedJob
 STREAMING_RUNS: Final = 0.3
 #: How often a step of a query fails in such a run.
 STREAM_FAILURES: Final = (0.0, 0.0, 0.02, 0.1)
+#: How often the state of a query cannot be repartitioned.
+RESCALE_FAILURES: Final = 0.2
 _RETRIES: Final = (0, 1, 3, UNLIMITED, UNLIMITED)
 
 
@@ -80,8 +81,8 @@ def draw_streaming_job(random: Random, number: int) -> ObservedJob:
     return ObservedJob(key=f"key-{number}", graph=graph, retries=retries)
 
 
-class StreamingUser:
-    """Saves one job some times while it runs, and stops it in the end, each again and again until it is answered."""
+class StreamingUser(OperatingUser):
+    """Saves and rescales one job some times while it runs, and stops it in the end, each until it is answered."""
 
     def __init__(
         self,
@@ -95,33 +96,34 @@ class StreamingUser:
         try_another: Callable[[], None],
         record: Callable[[str], None],
     ) -> None:
-        self.violations: Final[list[str]] = []
-        self._random: Final = random
+        super().__init__(random, job_id, gateway=gateway, try_another=try_another, record=record)
         self._observed: Final = observed
-        self._job_id: Final = job_id
         self._savepoints: Final = savepoints
         self._spark: Final = spark
-        self._gateway: Final = gateway
-        self._try_another: Final = try_another
-        self._record: Final = record
-        self._operations: Final[list[ObservedOperation]] = []
+        self._rescaling: Final = Random(f"rescales-{job_id}")
+        self._partitions = FIRST_CHANGE  # of the next rescale
+
+    @property
+    def rescaled(self) -> bool:
+        """Whether a rescale was sent: its queries are then restarted, without a failure."""
+        return any(isinstance(each.trigger.command, RescaleJob) for each in self._operations)
 
     async def run(self) -> None:
-        """Save the job up to three times, and stop it; a stop that was refused is triggered again, as a new one."""
+        """Save and rescale the job some times, and stop it; a stop that was refused is triggered again."""
         for _ in range(self._random.choice([0, 0, 1, 3])):
             await asyncio.sleep(self._random.uniform(0.0, 10.0))
             saving = TriggerSavepoint(job_id=self._job_id)
             if not await self._operate(saving, waits=self._random.random() < 0.5):
                 break
+        for _ in range(self._rescaling.choice([0, 0, 1, 2])):
+            await asyncio.sleep(self._rescaling.uniform(0.0, 5.0))
+            self._partitions += 1
+            if not await self._operate(RescaleJob(job_id=self._job_id, parallelism=self._partitions), waits=True):
+                break
         while not self._observed.ended:
             await asyncio.sleep(self._random.uniform(0.0, self._random.choice([0.0, 1.0, 10.0, 30.0])))
             if not await self._operate(StopJob(job_id=self._job_id), waits=True):
                 break
-        for operation in self._operations:
-            await self._await_outcome(operation)
-
-    async def check(self) -> None:
-        """Check that each acknowledged operation still has the outcome that was seen first."""
         for operation in self._operations:
             await self._await_outcome(operation)
 
@@ -133,7 +135,7 @@ class StreamingUser:
             found += self._restart_problems(job)
         return found
 
-    async def _operate(self, command: TriggerSavepoint | StopJob, *, waits: bool) -> bool:
+    async def _operate(self, command: TriggerSavepoint | RescaleJob | StopJob, *, waits: bool) -> bool:
         """Trigger an operation, and wait for its outcome or not. Returns whether the job had not ended."""
         trigger_id = TriggerId(f"{self._random.getrandbits(128):032x}")
         operation = ObservedOperation(trigger=TriggerOperation(trigger_id=trigger_id, command=command))
@@ -145,59 +147,34 @@ class StreamingUser:
             await self._await_outcome(operation)
         return operation.acknowledged is not None
 
-    async def _trigger(self, operation: ObservedOperation) -> None:
-        """Trigger it until it is acknowledged, or the job has ended."""
-        while True:
-            try:
-                answer = await self._gateway().trigger(operation.trigger)
-            except Conflict:
-                return  # the job has ended
-            except NotFound:
-                if not self._observed.ended:
-                    self.violations.append(f"job {self._job_id}: acknowledged, but not known when it was saved")
-                return
-            except FlintlockError:
-                self._try_another()
-                await asyncio.sleep(self._random.uniform(0.05, 0.5))
-                continue
-            self._record(f"{_name(answer)} of {self._job_id} acknowledged: {answer.status}")
-            first = operation.acknowledged = operation.acknowledged or answer
-            if answer.started_ms != first.started_ms:
-                self.violations.append(f"trigger {answer.trigger_id} is two operations: {first} and {answer}")
+    def _may_be_gone(self) -> bool:
+        return self._observed.ended
+
+    async def _check_outcome(self, answer: JobOperation, *, is_new: bool) -> None:
+        """Check that a savepoint is there and of batches that sinks have, or that states have what was wanted."""
+        if isinstance(answer.command, RescaleJob):
+            if is_new:
+                self._check_partitions(answer)
             return
+        if answer.failure is not None:
+            return
+        if not self._savepoints.has(answer.location):
+            self.violations.append(f"operation {answer.trigger_id} has completed, but {answer.location} is none")
+            return
+        for uid, saved in self._savepoints.batches(answer.location).items():
+            written = latest(self._spark.files.content, sink_of(self._job_id, uid))
+            if saved > written:
+                self.violations.append(f"{uid} was saved after batch {saved}, but its sink has only {written}")
 
-    async def _await_outcome(self, operation: ObservedOperation) -> None:
-        """Poll an acknowledged operation until it has an outcome, and compare that with what was seen before."""
-        query = OperationQuery(job_id=self._job_id, trigger_id=operation.trigger.trigger_id)
-        while operation.acknowledged is not None:
-            try:
-                answer = await self._gateway().operation(query)
-            except NotFound:
-                self.violations.append(f"{_name(operation.acknowledged)} {query.trigger_id}: acknowledged, not known")
-                return
-            except FlintlockError:
-                self._try_another()
-                await asyncio.sleep(0.5)
-                continue
-            if answer.status is OperationStatus.COMPLETED:
-                self._check_outcome(operation, answer)
-                return
-            if operation.outcome is not None:
-                self.violations.append(f"operation {query.trigger_id} had completed, and is in progress again")
-                return
-            await asyncio.sleep(0.5)
+    def _check_partitions(self, answer: JobOperation) -> None:
+        """Check the states when the outcome of a rescale is seen first: the user has sent no other one since."""
+        queries = [vertex for vertex in self._observed.graph.vertices if vertex.query is not None]
+        found = {partitions_of(self._spark.files.content, self._checkpoint(vertex)) for vertex in queries}
+        if answer.failure is None and not self._observed.ended and found - {self._partitions, 0}:
+            self.violations.append(f"rescale {answer.trigger_id} to {self._partitions} has completed with {found}")
 
-    def _check_outcome(self, operation: ObservedOperation, answer: JobOperation) -> None:
-        first = operation.outcome = operation.outcome or answer
-        if answer != first:
-            self.violations.append(f"{_name(answer)} {answer.trigger_id} had the outcome {first}, and now {answer}")
-        elif answer.failure is None and not self._savepoints.has(answer.location):
-            self.violations.append(f"{_name(answer)} {answer.trigger_id} has completed, but {answer.location} is none")
-        elif answer.failure is None:
-            for uid, saved in self._savepoints.batches(answer.location).items():
-                written = latest(self._spark.files.content, sink_of(self._job_id, uid))
-                if saved > written:
-                    self.violations.append(f"{uid} was saved after batch {saved}, but its sink has only {written}")
+    def _checkpoint(self, vertex: JobVertex) -> str:
+        return checkpoint_of(f"{CHECKPOINTS}/{self._job_id}", vertex.uid)
 
     def _query_problems(self, job: JobSnapshot, vertex: JobVertex) -> list[str]:
         """Check that no batch of a sink is missing, and that a query that was stopped has completed its batch."""
@@ -207,7 +184,7 @@ class StreamingUser:
         written = batches(content, sink_of(self._job_id, vertex.uid))
         if written != list(range(len(written))):
             return [f"{what} has the batches {written}"]
-        checkpoint = checkpoint_of(f"{CHECKPOINTS}/{self._job_id}", vertex.uid)
+        checkpoint = self._checkpoint(vertex)
         planned, committed = latest(content, f"{checkpoint}/offsets"), latest(content, f"{checkpoint}/commits")
         if job.status is JobStatus.FINISHED and planned != committed:
             return [f"{what} has finished before its batch {planned}"]
@@ -255,7 +232,3 @@ class StreamingUser:
         if job.status is JobStatus.FAILED and not allowed < failed <= allowed + queries:
             return [f"{key} is FAILED after {failed} failures of its queries; its strategy allows {allowed} restarts"]
         return []
-
-
-def _name(operation: JobOperation) -> str:
-    return "stop" if isinstance(operation.command, StopJob) else "savepoint"
