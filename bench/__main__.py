@@ -30,6 +30,7 @@ from bench import (
     servers,
     spark,
     streaming,
+    streaming_leaders,
     streaming_operations,
 )
 from bench.figures import Figure
@@ -48,7 +49,7 @@ MEASURES: Final[dict[str, Callable[[], Iterator[Figure]]]] = {
     "savepoint": savepoints.savepoint_of_state,
     "batch-beside-savepoint": streaming_operations.batches_beside_savepoints,
     "stop-and-restore": streaming_operations.stop_and_restore,
-    "twenty-streams": streaming_operations.twenty_streams,
+    "twenty-streams": streaming_leaders.twenty_streams,
     "durable-publication": durability.durable_publication,
     "hundred-jobs": spark.hundred_jobs,
     "twenty-jobs": spark.twenty_jobs,

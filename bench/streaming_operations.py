@@ -1,21 +1,17 @@
-"""What the operations of streaming jobs cost: savepoints beside batches, a stop and a restore, a change of leader."""
+"""What the operations of streaming jobs cost: savepoints beside batches, a stop and a restore."""
 
 from __future__ import annotations
 
-import json
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from tests.chaos.deployment import embedded_deployment
 from tests.cluster.processes import until
 
 import flintlock as fl
-from bench.figures import Bound, Figure, percentile, ratios, spread
+from bench.figures import Bound, Figure, ratios, spread
 from bench.servers import bare_connect, cluster
 from flintlock.api.checkpoints import CheckpointsResponse
 
@@ -34,9 +30,6 @@ QUERY: Final = """
 UID: Final = "counts-v1"
 ROUNDS: Final = 7
 BATCHES: Final = 4  # without a savepoint, in each round
-JOBS: Final = 20
-EVERY_S: Final = 10  # the trigger of each of them
-WINDOW_S: Final = 60.0
 
 
 def batches_beside_savepoints() -> Iterator[Figure]:
@@ -113,52 +106,6 @@ def stop_and_restore() -> Iterator[Figure]:
     )  # fmt: skip
 
 
-def twenty_streams() -> Iterator[Figure]:
-    """Twenty streaming jobs on one engine; the leader is killed, and their batches go on as before."""
-    with tempfile.TemporaryDirectory(prefix="flintlock-bench-") as scratch, ExitStack() as leaving:
-        deployment = embedded_deployment(Path(scratch, "cluster"), 2, taskmanagers=1, slots=JOBS)
-        leaving.callback(deployment.close)
-        for member in deployment.members:
-            leaving.callback(member.end)
-            member.start()
-        until("a leader", deployment.leader, 60)
-        until("all slots", lambda: deployment.serves(JOBS), 300)
-        with fl.connect(deployment.urls, state_dir=deployment.home) as client:
-            handles = [client.submit(_small_job(number)) for number in range(JOBS)]
-            logs = [deployment.home / "checkpoints" / handle.id / UID for handle in handles]
-            until("batches of all jobs", lambda: all(_latest(log / "commits") >= 2 for log in logs), 600)
-            threading.Event().wait(WINDOW_S)
-            leader, epoch = until("a leader", deployment.leader, 60)
-            killed_ms = time.time() * 1000
-            leader.kill()
-            until("the next leader", lambda: deployment.listing(epoch, besides=leader) is not None, 60)
-            threading.Event().wait(WINDOW_S)
-            planned = [_planned(log) for log in logs]
-            attempts = [len(region.attempts) for handle in handles for region in handle.attempts().regions]
-            for handle in handles:
-                handle.cancel()
-    wrong = sum(count > 1 for count in attempts)
-    before: list[float] = []
-    after: list[float] = []
-    for batches in planned:
-        wrong += len(set(range(min(batches), max(batches) + 1)) - batches.keys())
-        for at_ms in batches.values():
-            (before if at_ms < killed_ms else after).append(at_ms % (EVERY_S * 1000))
-    usual = percentile(before, 0.99)
-    yield Figure(
-        name="streams-leader-killed", what=f"{JOBS} streaming jobs, leader killed: batches missing or repeated",
-        value=wrong, unit="batches", bound=Bound(limit=0), samples=len(after),
-        against="absolute; every batch in the offset logs of all jobs, and every attempt",
-    )  # fmt: skip
-    yield Figure(
-        name="streams-late", what=f"{JOBS} streaming jobs, leader killed: batches later than 99 % of those before",
-        value=sum(late > usual for late in after) / len(after) * 100, unit="%", bound=Bound(limit=5),
-        samples=len(after),
-        against=f"{len(before)} batches before, at most {max(before):,.0f} ms after their trigger; after, at most "
-        f"{max(after):,.0f} ms",
-    )  # fmt: skip
-
-
 class _PlainQuery:
     """The same query on bare Connect."""
 
@@ -198,13 +145,6 @@ def _job() -> fl.Job:
     return job
 
 
-def _small_job(number: int) -> fl.Job:
-    job = fl.Job(f"stream-{number}", parallelism=1)
-    events = job.source("events", format="rate", options={"rowsPerSecond": 1, "numPartitions": 1}, stream=True)
-    job.sink("out", events, format="noop", uid=UID, trigger={"processingTime": f"{EVERY_S} seconds"})
-    return job
-
-
 def _latest(log: Path) -> int:
     return max((int(path.name) for path in log.glob("[0-9]*")), default=-1)
 
@@ -212,12 +152,6 @@ def _latest(log: Path) -> int:
 def _await_batches(commits: Path, count: int, after: int | None = None) -> None:
     first = _latest(commits) if after is None else after
     until(f"{count} batches", lambda: _latest(commits) >= first + count, 300, pause_s=0.01)
-
-
-def _planned(checkpoint: Path) -> dict[int, int]:
-    """Return when each batch was triggered, in milliseconds, as the offset log says."""
-    entries = {int(path.name): path.read_text().splitlines()[1] for path in (checkpoint / "offsets").glob("[0-9]*")}
-    return {batch: int(json.loads(entry)["batchTimestampMs"]) for batch, entry in entries.items()}
 
 
 def _figures(client: fl.Client, job_id: str, seen: dict[int, tuple[int, int]]) -> int:

@@ -27,21 +27,23 @@ from tests.cluster.processes import until
 #: Leases that are short, but long enough for a machine on which everything runs at once.
 SETTINGS: Final = {
     "heartbeat.interval": "1 s",
-    "heartbeat.timeout": "12 s",
+    "heartbeat.timeout": "8 s",
     "high-availability.embedded.silence-timeout": "4 s",
     "high-availability.recovery-time": "4 s",
 }
 
 
 class Kill(Enum):
-    """What is killed, or frozen until its work runs elsewhere."""
+    """What is killed, or frozen until its work runs elsewhere; those that take an engine are followed by others."""
 
     RUNNER = "SIGKILL runner"
-    ENGINE = "SIGKILL engine"
-    TASKMANAGER = "SIGKILL TaskManager"
     JOBMANAGER = "SIGKILL JobManager"
     FROZEN_TASKMANAGER = "SIGSTOP TaskManager"
+    RESCALING_JOBMANAGER = "SIGKILL JobManager while the job is rescaled"
     FROZEN_MACHINE = "SIGSTOP TaskManager with its engine, its runners and its watchdog"
+    UPGRADING_JOBMANAGER = "SIGKILL JobManager while the job is upgraded"
+    ENGINE = "SIGKILL engine"
+    TASKMANAGER = "SIGKILL TaskManager"
 
 
 class StreamingKills:
@@ -54,17 +56,23 @@ class StreamingKills:
         self._pipeline: Final = pipeline
         self._random: Final = random
         self._report: Final = report
+        self.problems: Final[list[str]] = []
 
     def inflict(self, number: int, kill: Kill) -> None:
         """Wait for some batches, then kill; return when the job has restarted where it had to."""
         self._await_batches(self._random.randint(1, 3))
         Event().wait(self._random.uniform(0.0, 0.6))  # any moment of a batch
         before, begun = self._attempts(), time.monotonic()
-        if kill is Kill.JOBMANAGER:
-            self._kill_leader()
-        else:
-            self._hit(kill)
-            until(f"a restart after {kill.value}", lambda: self._attempts() > before, LIMIT_S)
+        match kill:
+            case Kill.JOBMANAGER:
+                self._kill_leader()
+            case Kill.RESCALING_JOBMANAGER:
+                self._rescale()
+            case Kill.UPGRADING_JOBMANAGER:
+                self._upgrade()
+            case _:
+                self._hit(kill)
+                until(f"a restart after {kill.value}", lambda: self._attempts() > before, LIMIT_S)
         self._report(f"{number:3} {kill.value}: {self._pipeline.batches()} after {time.monotonic() - begun:.1f} s")
 
     def _await_batches(self, count: int) -> None:
@@ -109,8 +117,25 @@ class StreamingKills:
                 victim.start()
             case Kill.FROZEN_TASKMANAGER | Kill.FROZEN_MACHINE:
                 self._freeze(victim, whole=kill is Kill.FROZEN_MACHINE)
-            case Kill.JOBMANAGER:
-                self._kill_leader()
+            case Kill.JOBMANAGER | Kill.RESCALING_JOBMANAGER | Kill.UPGRADING_JOBMANAGER:
+                raise AssertionError(f"{kill} hits no TaskManager")
+
+    def _rescale(self) -> None:
+        """Give the state other partitions, and kill the leader at any moment of that: the next one completes it."""
+        partitions = self._random.choice([each for each in (1, 2, 3) if each != self._pipeline.partitions()])
+        trigger = self._pipeline.rescale(partitions)
+        self._kill_leader(after_s=self._random.uniform(0.0, 3.0))
+        failure = self._pipeline.rescaled(trigger)
+        if failure or self._pipeline.partitions() != partitions:
+            self.problems.append(f"{self._pipeline.partitions()} partitions, not {partitions}: {failure}")
+
+    def _upgrade(self) -> None:
+        """Let a job take the place of this one, and kill the leader at any moment of that: the next one goes on."""
+        former = self._pipeline.upgrade()
+        self._kill_leader(after_s=self._random.uniform(0.0, 3.0))
+        wrong = self._pipeline.upgraded(former)
+        if wrong:
+            self.problems.append(wrong)
 
     def _freeze(self, victim: Member, *, whole: bool) -> None:
         """Freeze a TaskManager until all of the job runs elsewhere; then it continues where it was."""
@@ -129,12 +154,13 @@ class StreamingKills:
             _signal(reversed(family) if self._random.random() < 0.5 else family, signal.SIGCONT)
         victim.restore()
 
-    def _kill_leader(self) -> None:
+    def _kill_leader(self, after_s: float = 0.0) -> None:
+        until("a standby", lambda: self._deployment.answering() == len(self._deployment.jobmanagers), LIMIT_S)
+        Event().wait(after_s)
         leader, epoch = until("a leader", self._deployment.leader, LIMIT_S)
         leader.kill()
         until("the next leader", lambda: self._deployment.listing(epoch, besides=leader) is not None, LIMIT_S)
         leader.restore()
-        until("a standby", lambda: self._deployment.answering() == len(self._deployment.jobmanagers), LIMIT_S)
 
 
 def kill_under_load(home: Path, *, seed: int, kills: int, report: Callable[[str], None]) -> list[str]:
@@ -153,7 +179,7 @@ def kill_under_load(home: Path, *, seed: int, kills: int, report: Callable[[str]
         cluster = StreamingKills(deployment, pipeline, random, report)
         for number in range(kills):
             cluster.inflict(number + 1, [*Kill][number % len(Kill)])
-        return pipeline.finish()
+        return [*cluster.problems, *pipeline.finish()]
 
 
 def _children(member: Member, text: str) -> list[psutil.Process]:

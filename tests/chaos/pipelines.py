@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
+import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -20,6 +21,8 @@ import pyarrow.parquet
 from tests.chaos.deployment import Deployment
 from tests.chaos.work import ENDED, RETRIED, sink_batches, submit
 from tests.cluster.processes import until
+
+from flintlock.config.options import UPGRADE_OF
 
 BLOCK: Final = 10  # values
 #: Within which something has to happen that takes seconds on an idle machine.
@@ -52,6 +55,7 @@ class Pipeline:
         self._deployment: Final = deployment
         self._name: Final = name
         self._every_s: Final = every_s
+        self._number = 0  # of its upgrades
         self._arrived = 0  # files; written by the thread, read when it has ended
         self._stop_requested: Final = threading.Event()
         self._thread: Final = ThreadPoolExecutor(1, f"files-of-{name}")
@@ -72,9 +76,58 @@ class Pipeline:
 
     def submit(self) -> None:
         """Submit the job."""
+        self._submit(self._name, {})
+
+    def _submit(self, key: str, config: dict[str, str]) -> None:
         text = _UPSERT.format(database=str(self.database)).encode()
         module = f"upsert_{self._name.replace('-', '_')}"
-        self.id = submit(self._deployment, self._spec(module), self._name, {f"{module}.py": text})
+        spec = self._spec(module)
+        spec["config"] |= config
+        self.id = submit(self._deployment, spec, key, {f"{module}.py": text})
+
+    def rescale(self, partitions: int) -> str:
+        """Have the state of the queries repartitioned; return the id of the operation once that is acknowledged."""
+        trigger = uuid.uuid4().hex
+        path = f"/jobs/{self.id}/rescaling?parallelism={partitions}&triggerId={trigger}"
+
+        def acknowledged() -> bool:
+            for url in self._deployment.urls:
+                with suppress(httpx.TransportError):
+                    if self._deployment.client.patch(f"{url}{path}", timeout=10).status_code == 202:
+                        return True
+            return False
+
+        until("an acknowledged rescale", acknowledged, LIMIT_S)
+        return trigger
+
+    def rescaled(self, trigger: str) -> str:
+        """Wait for the end of a rescale; return why it failed, "" if it did not."""
+
+        def completed() -> dict[str, Any] | None:
+            answer = self._deployment.get(f"/jobs/{self.id}/rescaling/{trigger}").json()
+            return answer if answer["status"]["id"] == "COMPLETED" else None
+
+        operation: dict[str, Any] = until("the end of the rescale", completed, LIMIT_S).get("operation") or {}
+        return str(operation.get("failure-cause") or "")
+
+    def partitions(self) -> int:
+        """Return how many partitions the state of the counts has."""
+        state = self._deployment.home / "checkpoints" / self.id / "upsert-v1" / "state" / "0"
+        return sum(path.name.isdecimal() for path in state.glob("[0-9]*"))
+
+    def upgrade(self) -> str:
+        """Submit a job of the same graph that takes the place of this one; return the id that this one had."""
+        former, self._number = self.id, self._number + 1
+        self._submit(f"{self._name}-{self._number}", {UPGRADE_OF.key: former})
+        return former
+
+    def upgraded(self, former: str) -> str:
+        """Wait until the former job has ended; return what is wrong with the two, "" if nothing is."""
+        until("the end of the former job", lambda: (self._deployment.listing() or {}).get(former) in ENDED, LIMIT_S)
+        old = self._deployment.get(f"/jobs/{former}").json()
+        new = self._deployment.get(f"/jobs/{self.id}").json()
+        links = old["state"], old.get("successor"), new.get("upgrade-of")
+        return "" if links == ("FINISHED", self.id, former) else f"{former} and {self.id} are {links}"
 
     def stop_arriving(self) -> None:
         """No file arrives after this."""
