@@ -359,17 +359,6 @@ def test_a_lost_engine_is_found_among_the_causes_of_an_error_of_user_code() -> N
     assert kind_of(RuntimeError("cannot load prices"), in_user_code=True) is FailureKind.USER_CODE
 
 
-@pytest.mark.parametrize(("given", "hint"), [("parqet", "\nDid you mean 'parquet'?"), ("com.acme.cobol", "")])
-def test_a_mistyped_format_is_reported_with_the_one_that_was_meant(given: str, hint: str) -> None:
-    text = f"[DATA_SOURCE_NOT_FOUND] Failed to find the data source: {given}. Make sure the provider name is correct"
-    assert failure_of(SparkConnectGrpcException(text)).message == text + hint
-
-
-def test_a_missing_jdbc_driver_is_reported_with_the_remedy() -> None:
-    message = failure_of(SparkConnectGrpcException("(java.sql.SQLException) No suitable driver")).message
-    assert message.endswith("send its jar with the job (--jars), or start the cluster with it (spark.jars)")
-
-
 # Whether the same may succeed when it is run again
 
 

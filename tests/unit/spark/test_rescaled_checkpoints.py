@@ -16,10 +16,9 @@ from flintlock.spark.region.streaming.rescaling import (
     CheckpointInUse,
     RescaledCheckpoint,
     RescaleFailed,
-    add_to_sink_log,
     is_repartition,
-    remove_from_sink_log,
 )
+from flintlock.spark.region.streaming.sink_log import add_to_sink_log, remove_from_sink_log
 
 WANTED = StateRescale(trigger_id=TriggerId("1" * 32), partitions=3)
 
@@ -125,6 +124,24 @@ def test_a_checkpoint_in_which_another_query_goes_on_is_not_replaced(place: Path
             (place / log / "5").unlink(missing_ok=True)
 
     files.rescale(WANTED, repartition)
+    assert files.partitions == 3
+
+
+def test_attempts_that_are_cancelled_while_they_repartition_do_not_count(place: Path) -> None:
+    """Each leader that goes on with a rescale cancels the attempts of the one before it."""
+
+    def cancelled(checkpoint: str, partitions: int) -> None:
+        raise KeyboardInterrupt
+
+    files = RescaledCheckpoint(place)
+    for _ in range(5):
+        files.recover()
+        assert files.given_up(WANTED) == ""
+        with pytest.raises(KeyboardInterrupt):
+            files.rescale(WANTED, cancelled)
+    files.recover()
+    files.rescale(WANTED, repartition)
+
     assert files.partitions == 3
 
 

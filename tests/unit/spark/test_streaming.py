@@ -2,223 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
-from msgspec import structs
 from pyspark.errors.exceptions.connect import AnalysisException, StreamingQueryException
-from pyspark.sql.types import LongType, StructField, StructType
-from tests.unit.spark.test_rescaled_checkpoints import commit_batch, repartition
+from tests.unit.spark.streaming_harness import (
+    FILES,
+    IN_THE_SAME_ENGINE,
+    JOB,
+    FakeProgress,
+    FakeQuery,
+    FakeSpark,
+    concurrent,
+    streaming,
+    task_of,
+)
 
-from flintlock.model.ids import AttemptId, JobId, RegionId, StepName, TriggerId
-from flintlock.model.jobgraph import JobGraph, JobType, JobVertex, vertex_id
-from flintlock.model.operations import ForeachBatch, Operation, Sink, Source
-from flintlock.model.regions import regions_of
+from flintlock.model.operations import ForeachBatch, Sink
 from flintlock.model.streaming.checkpoints import (
     MAX_BATCHES,
     MAX_OFFSET,
     BatchFigures,
     QueryProgress,
-    StateRescale,
-    StateRescaled,
 )
-from flintlock.model.streaming.streams import OutputMode, StreamQuery, Trigger, TriggerKind, Watermark
-from flintlock.model.tasks import DeployTask, FailureKind
+from flintlock.model.streaming.streams import OutputMode, StreamQuery, Trigger, TriggerKind
+from flintlock.model.tasks import FailureKind
 from flintlock.spark.region.artifacts import Artifacts
 from flintlock.spark.region.errors.failures import Interrupted, TaskError
-from flintlock.spark.region.plan import StepFrames
 from flintlock.spark.region.session_config import session_config
-from flintlock.spark.region.streaming.query import PREDECESSOR_S, StreamingTask, begin_sink_log, latest_batch
+from flintlock.spark.region.streaming.query import PREDECESSOR_S, StreamingTask, latest_batch
 from flintlock.spark.region.streaming.query_progress import figures_of, with_batch
-
-JOB = JobId("ab" * 16)
-FILES = Sink(format="parquet", path="/no-such-directory/out")
-
-
-class FakeProgress(dict[str, Any]):
-    """The progress of one batch, or of a trigger without one."""
-
-    def __init__(self, batch: int, *, idle: bool = False) -> None:
-        durations = {"triggerExecution": 40} if idle else {"triggerExecution": 40, "addBatch": 30}
-        super().__init__(
-            batchId=batch,
-            timestamp="2026-01-01T00:00:01.500Z",
-            numInputRows=0 if idle else 5,
-            durationMs=durations,
-            stateOperators=[{"numRowsTotal": 7, "memoryUsedBytes": 1000}, {"numRowsTotal": 1, "memoryUsedBytes": 24}],
-            sources=[{"endOffset": {"logOffset": batch}, "numInputRows": 5}],
-            eventTime={"watermark": "2026-01-01T00:00:00.000Z"},
-        )
-
-    @property
-    def json(self) -> str:
-        return msgspec.json.encode(dict(self)).decode()
-
-
-class FakeQuery:
-    """A query that behaves as its `outcomes` say, one for each time that it is observed."""
-
-    def __init__(self, *outcomes: bool | BaseException) -> None:
-        self._outcomes = list(outcomes)
-        self._observed = 0
-        self.progress: list[FakeProgress] = []
-        self.stopped = False
-        self.failure: Exception | None = None
-        self.ended: Callable[[], None] = lambda: None  # called when an outcome is raised
-
-    def awaitTermination(self, timeout: float) -> bool:  # noqa: N802 - PySpark's name
-        assert timeout > 0
-        outcome = self._outcomes.pop(0)
-        if isinstance(outcome, BaseException):
-            self.ended()
-            raise outcome
-        return outcome
-
-    @property
-    def lastProgress(self) -> FakeProgress | None:  # noqa: N802 - PySpark's name
-        self._observed += 1
-        return self.progress[min(self._observed, len(self.progress)) - 1] if self.progress else None
-
-    @property
-    def recentProgress(self) -> list[FakeProgress]:  # noqa: N802 - PySpark's name
-        return self.progress
-
-    def exception(self) -> Exception | None:
-        return self.failure
-
-    def stop(self) -> None:
-        self.stopped = True
-
-
-class FakeSchema(StructType):
-    """Of a frame its schema, of a reader the method that sets it."""
-
-    def __init__(self, spark: FakeSpark) -> None:
-        super().__init__([StructField("n", LongType())])
-        self._spark = spark
-
-    def __call__(self, text: str) -> FakeSpark:
-        self._spark.calls.append(f"schema({text})")
-        return self._spark
-
-
-class FakeSpark:
-    """Records calls of readers and writers, and starts the next of its queries."""
-
-    def __init__(self, *queries: FakeQuery) -> None:
-        self.calls: list[str] = []
-        self.functions: list[Any] = []  # for batches
-        self.queries = list(queries)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("read", "readStream", "writeStream"):
-            self.calls.append(name)
-            return self
-
-        def record(*args: Any, **kwargs: Any) -> Any:
-            self.calls.append(f"{name}({', '.join([*map(str, args), *(f'{k}={v}' for k, v in kwargs.items())])})")
-            if name == "foreachBatch":
-                self.functions += args
-            if name == "start":
-                return self.queries.pop(0)
-            return self
-
-        return record
-
-    @property
-    def schema(self) -> FakeSchema:
-        return FakeSchema(self)
-
-
-class FakeBackend:
-    def __init__(self, spark: FakeSpark) -> None:
-        self.spark: Any = spark
-
-    def setting(self, key: str) -> str | None:
-        del key
-        return None
-
-
-def task_of(sink: Operation, query: StreamQuery, config: dict[str, str] | None = None) -> DeployTask:
-    def vertex(name: str, operation: Operation, *inputs: str, **more: Any) -> JobVertex:
-        names = tuple(StepName(one) for one in inputs)
-        return JobVertex(id=vertex_id(JOB, name), name=StepName(name), operation=operation, inputs=names, **more)
-
-    graph = JobGraph(
-        job_id=JOB,
-        name="j",
-        job_type=JobType.STREAMING,
-        config=config or {},
-        vertices=(
-            vertex(
-                "events",
-                Source(format="json", paths=("/in",), schema="n LONG", stream=True),
-                watermark=Watermark(column="ts", delay="1 minute"),
-            ),
-            vertex("out", sink, "events", query=query),
-        ),
-    )
-    return DeployTask(
-        attempt=AttemptId(job_id=JOB, region=RegionId(0), attempt=0),
-        graph=graph,
-        region=regions_of(graph)[0],
-        slots=(0,),
-        checkpoint_dir=f"/checkpoints/{JOB}",
-    )
-
-
-class Clock:
-    """Time that passes only by waiting."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def wait(self, seconds: float) -> None:
-        self.now_s += seconds
-
-
-def streaming(  # noqa: PLR0917 - each with a default
-    spark: FakeSpark,
-    query: StreamQuery = StreamQuery(uid="files-v1"),  # noqa: B008 - frozen
-    sink: Operation = FILES,
-    activity: Callable[[str], None] = lambda _: None,
-    report: Callable[[QueryProgress], None] = lambda _: None,
-    artifacts: Artifacts | None = None,
-    checkpoint_dir: str = f"/checkpoints/{JOB}",
-    drain: Callable[[], bool] = lambda: False,
-    rescale: StateRescale | None = None,
-    repartition: Callable[[str, int], None] = repartition,
-) -> StreamingTask:
-    task, backend, clock = task_of(sink, query), FakeBackend(spark), Clock()
-    task = structs.replace(task, checkpoint_dir=checkpoint_dir, rescale=rescale)
-    kept: Any = artifacts
-    frames = StepFrames(backend, task.graph, kept)  # pyright: ignore[reportArgumentType]
-    return StreamingTask(
-        task,
-        backend,  # pyright: ignore[reportArgumentType]
-        frames,
-        kept,
-        config={},
-        activity=activity,
-        report=report,
-        drain=drain,
-        repartition=repartition,
-        now_s=lambda: clock.now_s,
-        wait=clock.wait,
-    )
-
-
-def concurrent(text: str = "[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log.") -> Exception:
-    return AnalysisException(text)
-
-
-IN_THE_SAME_ENGINE = (
-    "[CONCURRENT_QUERY] Another instance of this query was just started by a concurrent session.",
-    "Cannot start query with id 1 as another query with same id is already active. Perhaps you are attempting to",
-)
+from flintlock.spark.region.streaming.sink_log import begin_sink_log
 
 
 def test_the_query_has_the_checkpoint_of_its_uid() -> None:
@@ -475,7 +289,7 @@ def test_a_new_sink_of_a_restored_query_gets_the_log_that_spark_expects(
     tmp_path: Path, committed: int, log: set[str]
 ) -> None:
     """Spark reads the log from its last compact entry on: none between may be missing."""
-    begin_sink_log(f"file://{tmp_path}/out", committed)
+    begin_sink_log(f"file://{tmp_path}/out", committed, 10)
 
     found = tmp_path / "out" / "_spark_metadata"
     assert {path.name for path in found.iterdir()} == log
@@ -580,120 +394,3 @@ def test_an_attempt_reports_the_batch_that_it_continues_after(tmp_path: Path) ->
             checkpoint_dir=str(tmp_path),
         ).run()
     assert [report.restored for report in reports] == [4]
-
-
-WANTED = StateRescale(trigger_id=TriggerId("1" * 32), partitions=3)
-
-
-def rescaling(  # noqa: PLR0917 - each with a default
-    root: Path,
-    spark: FakeSpark,
-    report: Callable[[QueryProgress], None],
-    sink_log: int = 4,
-    repartition: Callable[[str, int], None] = repartition,
-    activity: Callable[[str], None] = lambda _: None,
-) -> StreamingTask:
-    """Return a task whose query has committed batch 4 with two partitions, and is to have three."""
-    checkpoint, log = root / JOB / "files-v1", root / "out" / "_spark_metadata"
-    checkpoint.mkdir(parents=True)
-    (checkpoint / "metadata").write_text("{}")
-    commit_batch(checkpoint, 3, 2, offset=40)
-    commit_batch(checkpoint, 4, 2, offset=50)
-    log.mkdir(parents=True)
-    for number in range(sink_log + 1):
-        (log / str(number)).write_text("v1")
-    sink = Sink(format="parquet", path=str(root / "out"))
-    return streaming(
-        spark, sink=sink, checkpoint_dir=str(root / JOB), report=report, rescale=WANTED,
-        repartition=repartition, activity=activity,
-        query=StreamQuery(uid="files-v1", trigger=Trigger(kind=TriggerKind.AVAILABLE_NOW)),
-    )  # fmt: skip
-
-
-def sink_log(root: Path) -> list[str]:
-    return sorted(path.name for path in (root / "out" / "_spark_metadata").iterdir())
-
-
-def test_a_rescaled_query_has_the_additional_batch_in_the_log_of_its_sink(tmp_path: Path) -> None:
-    reported: list[QueryProgress] = []
-    rescaling(tmp_path, FakeSpark(FakeQuery(True)), reported.append).run()
-
-    assert reported[-1].rescaled == StateRescaled(trigger_id=WANTED.trigger_id, partitions=3)
-    assert reported[-1].restored == 5
-    assert sink_log(tmp_path) == ["0", "1", "2", "3", "4", "5"]
-
-
-def test_a_query_that_fails_on_its_new_state_goes_on_with_the_former_one(tmp_path: Path) -> None:
-    """And the log of the sink ends where the former checkpoint does: else the next batch would be skipped."""
-    reported: list[QueryProgress] = []
-    queries = FakeQuery(StreamingQueryException("no such state")), FakeQuery(True)
-    rescaling(tmp_path, FakeSpark(*queries), reported.append).run()
-
-    outcome = reported[-1].rescaled
-    assert outcome is not None
-    assert (outcome.partitions, "no such state" in outcome.failure) == (2, True)
-    assert reported[-1].restored == 4
-    assert {progress.rescaled for progress in reported} == {None, outcome}, "it never seems to have succeeded"
-    assert sink_log(tmp_path) == ["0", "1", "2", "3", "4"]
-
-
-def test_a_rescale_is_reported_when_the_query_runs_on_its_new_state(tmp_path: Path) -> None:
-    """Also if it has no rows for a batch, and before its first batch is: the operation waits for it."""
-    reported: list[QueryProgress] = []
-    query = FakeQuery(False, False, True)
-    query.progress = [FakeProgress(5, idle=True), FakeProgress(6)]
-    rescaling(tmp_path, FakeSpark(query), reported.append).run()
-
-    outcome = StateRescaled(trigger_id=WANTED.trigger_id, partitions=3)
-    assert [(progress.rescaled, len(progress.batches)) for progress in reported] == [
-        (None, 0), (outcome, 0), (outcome, 1),
-    ]  # fmt: skip
-
-
-def test_a_rescale_waits_for_the_end_of_the_predecessor(tmp_path: Path) -> None:
-    """One that is alive while its last batch is completed, or goes on while the state is repartitioned."""
-    reported: list[QueryProgress] = []
-    pending = FakeQuery(concurrent())
-    task = rescaling(tmp_path, FakeSpark(pending, FakeQuery(True)), reported.append)
-    checkpoint = tmp_path / JOB / "files-v1"
-    (checkpoint / "commits" / "4").unlink()
-    pending.ended = (checkpoint / "commits" / "4").touch
-
-    task.run()
-    assert reported[-1].rescaled == StateRescaled(trigger_id=WANTED.trigger_id, partitions=3)
-    assert reported[-1].restored == 5
-
-
-def test_a_rescale_that_is_overtaken_by_the_predecessor_is_repeated(tmp_path: Path) -> None:
-    reported: list[QueryProgress] = []
-    activities: list[str] = []
-    checkpoint = tmp_path / JOB / "files-v1"
-    tries: list[int] = []
-
-    def overtaken(copy: str, partitions: int) -> None:
-        tries.append(latest_batch(path.name for path in (Path(copy) / "offsets").iterdir()) or 0)
-        commit_batch(Path(copy), tries[-1] + 1, partitions, offset=10 * tries[-1] + 10)
-        if len(tries) == 1:
-            commit_batch(checkpoint, 5, 2, offset=60)
-            (tmp_path / "out" / "_spark_metadata" / "5").write_text("v1")
-
-    spark = FakeSpark(FakeQuery(True))
-    rescaling(tmp_path, spark, reported.append, repartition=overtaken, activity=activities.append).run()
-
-    assert tries == [4, 5]
-    assert activities.count("waiting for the end of another query of files-v1") == 1
-    assert reported[-1].rescaled == StateRescaled(trigger_id=WANTED.trigger_id, partitions=3)
-    assert sink_log(tmp_path) == ["0", "1", "2", "3", "4", "5", "6"]
-
-
-def test_a_query_that_may_still_run_keeps_its_new_state(tmp_path: Path) -> None:
-    """One whose predecessor is alive waits for that, and a lost connection says nothing about the query."""
-    reported: list[QueryProgress] = []
-    rescaling(tmp_path / "1", FakeSpark(FakeQuery(concurrent()), FakeQuery(True)), reported.append).run()
-    outcome = reported[-1].rescaled
-    assert outcome is not None
-    assert (outcome.partitions, outcome.failure) == (3, "")
-
-    with pytest.raises(ConnectionError):
-        rescaling(tmp_path / "2", FakeSpark(FakeQuery(ConnectionError("lost"))), reported.append).run()
-    assert (tmp_path / "2" / JOB / "files-v1" / "commits" / "5").exists()

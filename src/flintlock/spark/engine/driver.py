@@ -35,6 +35,7 @@ from flintlock.model.errors import Refused
 from flintlock.model.tasks import TaskMetrics
 from flintlock.spark.engine.jvm import Gateway
 from flintlock.spark.engine.metrics import JavaObject, count, flush_events, items
+from flintlock.spark.state_repartition import repartition_state
 
 #: How often a release checks whether the session's work has ended.
 POLL_S: Final = 0.02
@@ -75,12 +76,12 @@ class EngineDriver:
     def repartition_state(self, checkpoint: str, partitions: int, config: Mapping[str, str]) -> None:
         """Give the state of a query that does not run another number of partitions, as one more batch.
 
-        Raises Py4JJavaError; the checkpoint can then no longer be used.
+        Raises Py4JJavaError or StateDiffers; the checkpoint can then no longer be used.
         """
         session = self._session.newSession()
         for key, value in config.items():
             session.conf().set(key, value)
-        session.streamingCheckpointManager().repartition(checkpoint, partitions, True)
+        repartition_state(session, checkpoint, partitions)
 
     @cached_property
     def context(self) -> JavaObject:

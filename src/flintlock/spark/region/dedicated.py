@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from flintlock.model.checking.dependencies import PACKAGES, has_environment
 from flintlock.model.tasks import FailureKind, TaskMetrics
+from flintlock.spark import state_repartition
 from flintlock.spark.engine.class_archive import archive_in_use
 from flintlock.spark.engine.class_path import missing_jar, missing_jar_text, resolving, unresolved, with_class_path
 from flintlock.spark.engine.conf import port_defaults, ui_protection
@@ -120,7 +121,7 @@ def repartition_state(checkpoint: str, partitions: int) -> None:
 
     try:
         session: Any = SparkSession.builder.getOrCreate()
-        session._jsparkSession.streamingCheckpointManager().repartition(checkpoint, partitions, True)
+        state_repartition.repartition_state(session._jsparkSession, checkpoint, partitions)
     except Exception as error:
         raise RescaleFailed(SparkError(error).message) from error
 

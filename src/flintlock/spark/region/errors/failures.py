@@ -24,12 +24,11 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from flintlock.model.checking.suggestions import did_you_mean
 from flintlock.model.errors import NO_RETRY_NOTE, FlintlockError, NoRetry
 from flintlock.model.ids import StepName
 from flintlock.model.tasks import Failure, FailureKind, Frame
-from flintlock.spark.engine.jvm import NO_DIRECTORY_ROOT
 from flintlock.spark.environments import EnvironmentFailed
+from flintlock.spark.region.errors.hints import hints
 from flintlock.spark.region.errors.spark_errors import SparkError
 
 MESSAGE_LIMIT: Final = 16 << 10
@@ -90,10 +89,6 @@ class _Python(Struct, frozen=True):
     no_retry: bool = False  # its type is, or inherits from, NoRetry
 
 
-_UNKNOWN_FORMAT: Final = re.compile(r"\[DATA_SOURCE_NOT_FOUND\] Failed to find the data source: (?P<format>\S+)\. ")
-_FORMATS: Final = ("avro", "binaryFile", "csv", "jdbc", "json", "orc", "parquet", "text", "xml")
-
-
 def failure_of(
     error: BaseException,
     step: StepName | None = None,
@@ -117,16 +112,7 @@ def failure_of(
         ]
     )
     message, context = _plain(spark.message, contexts)
-    if spark.is_spark and f"file:{NO_DIRECTORY_ROOT}" in message:
-        message += "\nA relative path has no directory in an engine: give an absolute one"
-    if spark.from_server and (unknown := _UNKNOWN_FORMAT.search(message)) is not None:
-        hint = did_you_mean(unknown["format"], _FORMATS)
-        message += f"\n{hint[0].upper()}{hint[1:]}" if hint else ""
-    if spark.from_server and "No suitable driver" in message:
-        message += (
-            "\nThe engine has no JDBC driver for this URL: send its jar with the job (--jars), "
-            "or start the cluster with it (spark.jars)"
-        )
+    message += "".join(f"\n{hint}" for hint in hints(spark, message))
     kind = kind_of(error, in_user_code=in_user_code or bool(frames), worker=worker.exception if worker else None)
     return Failure(
         kind=kind,

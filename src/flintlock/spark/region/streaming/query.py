@@ -12,19 +12,16 @@ batches.
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final
 
 from msgspec import structs
 
 from flintlock.model.ids import StepName
-from flintlock.model.operations import ForeachBatch, Guarantee, Sink
+from flintlock.model.operations import ForeachBatch, Sink
 from flintlock.model.regions import region_outputs
 from flintlock.model.streaming.checkpoints import QueryProgress, StateRescale, StateRescaled, latest_batch
 from flintlock.model.streaming.query_figures import QueryFigures, interval_ms
@@ -39,14 +36,9 @@ from flintlock.spark.region.plan import StepFrames
 from flintlock.spark.region.programs.lasting_tables import LastingTables
 from flintlock.spark.region.streaming.query_figures import with_progress
 from flintlock.spark.region.streaming.query_progress import figures_of, with_batch
-from flintlock.spark.region.streaming.rescaling import (
-    CheckpointInUse,
-    RescaledCheckpoint,
-    RescaleFailed,
-    add_to_sink_log,
-    is_repartition,
-    remove_from_sink_log,
-)
+from flintlock.spark.region.streaming.query_start import start_query
+from flintlock.spark.region.streaming.rescaling import CheckpointInUse, RescaledCheckpoint, RescaleFailed
+from flintlock.spark.region.streaming.sink_log import SinkLog, local_directory, names_in
 from flintlock.spark.runner_messages import Worked
 
 #: How often the query is observed.
@@ -59,9 +51,9 @@ CONCURRENT: Final = (
     "CONCURRENT_QUERY",
     "another query with same id is already active",
 )
-_SINK_LOG: Final = "_spark_metadata"
+_IDLE: Final = "Waiting"  # how Spark's status of a query begins that has looked for rows, and has found none
 _ENDED: Final = "StreamingQueryException"  # Spark's error of a query that has failed, and does not run any more
-_COMPACT_INTERVAL: Final = 10  # every so many entries of that log, Spark writes one that has all before it
+_COMPACT_INTERVAL: Final = 10  # every so many entries of a sink's log, Spark writes one that has all before it
 
 
 class StreamingTask:
@@ -98,8 +90,9 @@ class StreamingTask:
         self._wait: Final = wait or threading.Event().wait
         self._vertex: Final = region_outputs(task.graph, task.region)[0]
         self._query: Final = self._vertex.query or StreamQuery()
-        place = _local(self.checkpoint) if task.checkpoint_dir else None
-        self._files: Final = None if place is None else RescaledCheckpoint(Path(place))
+        place = local_directory(self.checkpoint) if task.checkpoint_dir else None
+        self._files: Final = None if place is None else RescaledCheckpoint(place)
+        self._sink_log: Final = SinkLog(self._vertex, self.checkpoint)
         self._progress: QueryProgress | None = None  # set when the query is started
         every = self._query.trigger.interval if self._query.trigger.kind is TriggerKind.PROCESSING_TIME else ""
         self._figures = QueryFigures(name=str(self._vertex.name), interval_ms=interval_ms(every))
@@ -138,13 +131,13 @@ class StreamingTask:
             resolve(self._frames, self._vertex, self._config)
         if self._files is not None:
             self._files.recover()
-        self._check_sink()
+        self._sink_log.check(self._compact_interval())
         give_up_s = self._now_s() + PREDECESSOR_S
         while True:
             try:
                 if self._task.rescale is not None and self._rescaled is None:
                     self._rescaled = self._rescale(self._task.rescale)
-                    self._check_sink()
+                    self._sink_log.check(self._compact_interval())
                 self._run_query()
             except Exception as error:
                 if not _is_concurrent(error):
@@ -164,34 +157,6 @@ class StreamingTask:
         operation = self._vertex.operation
         if isinstance(operation, Sink) and operation.table is not None:
             LastingTables(self._backend.setting).check(operation.table, self._vertex.name)
-
-    def _check_sink(self) -> None:
-        """Raise TaskError if a file sink has batches that the checkpoint does not know: their rows would be lost.
-
-        A sink without a log, of a query that was restored, gets one that ends at the checkpoint's batch. On local file
-        systems only: no reader of Spark lists a directory whose name begins with `_`.
-        """
-        target = self._vertex.operation.target
-        if self._vertex.guarantee is not Guarantee.SINK_LOG or target is None:
-            return
-        written = latest_batch(_names_in(f"{target.rstrip('/')}/{_SINK_LOG}"))
-        if written is None:
-            committed = latest_batch(_names_in(f"{self.checkpoint}/commits"))
-            if committed is not None:
-                try:
-                    begin_sink_log(target, committed)
-                except OSError as error:
-                    message = f"the sink {target} cannot be written to: {error.strerror}"
-                    raise TaskError(FailureKind.CONFIGURATION, message, self._vertex.name) from error
-            return
-        planned = latest_batch(_names_in(f"{self.checkpoint}/offsets"))
-        if planned is None or written > planned:
-            raise TaskError(FailureKind.CONFIGURATION, sink_ahead(target, written, planned), self._vertex.name)
-        log, checkpoint = _local(f"{target.rstrip('/')}/{_SINK_LOG}"), _local(self.checkpoint)
-        if log is None or checkpoint is None or written != planned - 1:
-            return
-        if is_repartition(Path(checkpoint), planned):
-            add_to_sink_log(Path(log), planned, self._compact_interval())
 
     def _compact_interval(self) -> int:
         found = self._backend.setting("spark.sql.streaming.fileSink.log.compactInterval") or ""
@@ -228,16 +193,13 @@ class StreamingTask:
 
     def _reverted(self, error: Exception) -> bool:
         """Give a query that has failed on its new state the former one, if it has planned no batch; return whether."""
-        wanted, files, target = self._task.rescale, self._files, self._vertex.operation.target
+        wanted, files = self._task.rescale, self._files
         ended = any(kind.__name__ == _ENDED for kind in type(error).__mro__)
         if wanted is None or files is None or not ended or not files.may_revert:
             return False  # one that may still run must not lose its directory
-        batch = latest_batch(_names_in(f"{self.checkpoint}/offsets"))
-        if self._vertex.guarantee is Guarantee.SINK_LOG and target is not None and batch is not None:
-            log = _local(f"{target.rstrip('/')}/{_SINK_LOG}")
-            if log is None or latest_batch(_names_in(log)) not in (batch, batch - 1):
-                return False
-            remove_from_sink_log(Path(log), batch)
+        batch = latest_batch(names_in(f"{self.checkpoint}/offsets"))
+        if batch is not None and not self._sink_log.forget(batch):
+            return False
         failure = f"the query failed on the repartitioned state: {SparkError(error).message}"
         files.give_up(wanted, failure)
         files.revert()
@@ -247,7 +209,7 @@ class StreamingTask:
     def _run_query(self) -> None:
         """Start the query and follow it until it ends by itself."""
         self._activity(f"starting {self._vertex.name}")
-        restored = latest_batch(_names_in(f"{self.checkpoint}/commits"))
+        restored = latest_batch(names_in(f"{self.checkpoint}/commits"))
         query: Any = self._start()
         self._running = query
         self._progress = QueryProgress(
@@ -261,8 +223,9 @@ class StreamingTask:
         drained = False
         try:
             while not drained and not query.awaitTermination(POLL_S):
-                self._report_rescaled()
                 self._observe(query)
+                if self._goes_on(query):
+                    self._report_rescaled()
                 drained = self._drain()
             if not drained and (error := query.exception()) is not None:
                 raise error
@@ -281,8 +244,8 @@ class StreamingTask:
         if drained:
             self._complete_batch(query)
             return
-        self._report_rescaled()
         self._observe(query)
+        self._report_rescaled()
         if self._drain():
             self._complete_batch(query)
         elif not self._query.ends:
@@ -292,8 +255,17 @@ class StreamingTask:
                 self._vertex.name,
             )
 
+    def _goes_on(self, query: Any) -> bool:
+        """Return whether the query has committed a batch since it was started, or has none to begin.
+
+        Before that it may fail on the state that it was given. Of one without rows, the engine has read the state.
+        """
+        if self._progress is None or self._progress.rescaled == self._rescaled or self._progress.batches:
+            return True
+        return str(query.status["message"]).startswith(_IDLE)
+
     def _report_rescaled(self) -> None:
-        """Report that the query was rescaled, once it runs: one that fails before may get its former state back."""
+        """Report that the query was rescaled, once it goes on: one that fails before may get its former state back."""
         if self._progress is not None and self._progress.rescaled != self._rescaled:
             self._progress = structs.replace(self._progress, rescaled=self._rescaled)
             self._report(self._progress)
@@ -310,8 +282,8 @@ class StreamingTask:
 
     def _run_pending_batch(self) -> None:
         """Complete a batch that was planned and not committed; nothing is begun after it."""
-        planned = latest_batch(_names_in(f"{self.checkpoint}/offsets"))
-        committed = latest_batch(_names_in(f"{self.checkpoint}/commits"))
+        planned = latest_batch(names_in(f"{self.checkpoint}/offsets"))
+        committed = latest_batch(names_in(f"{self.checkpoint}/commits"))
         if planned is None or planned == committed:
             return
         self._activity(f"completing batch {planned} of {self._vertex.name}")
@@ -355,32 +327,13 @@ class StreamingTask:
         if self._figures is not known:
             self._watch((self._figures,))
 
-    def _start(self, *, once: bool = False) -> object:
-        query, operation = self._query, self._vertex.operation
-        writer: Any = self._frames.output(self._vertex).writeStream
-        writer = writer.queryName(str(self._vertex.name)).outputMode(query.output_mode.value)
-        writer = writer.option("checkpointLocation", self.checkpoint)
-        match query.trigger.kind:
-            case _ if once:
-                writer = writer.trigger(once=True)
-            case TriggerKind.AVAILABLE_NOW:
-                writer = writer.trigger(availableNow=True)
-            case TriggerKind.REAL_TIME:
-                writer = writer.trigger(realTime=query.trigger.interval)
-            case TriggerKind.PROCESSING_TIME if query.trigger.interval:
-                writer = writer.trigger(processingTime=query.trigger.interval)
-            case TriggerKind.PROCESSING_TIME:
-                pass
-        match operation:
-            case ForeachBatch():
-                self.in_user_code = True
-                function = self._artifacts.batch_function(operation)
-                self.in_user_code = False
-                return writer.foreachBatch(function).start()
-            case Sink():
-                return _started(writer, operation)
-            case _:
-                raise TaskError(FailureKind.INTERNAL, f"a {type(operation).__name__} is not a query", self._vertex.name)
+    def _start(self, *, once: bool = False) -> Any:
+        frame, operation, function = self._frames.output(self._vertex), self._vertex.operation, None
+        if isinstance(operation, ForeachBatch):
+            self.in_user_code = True
+            function = self._artifacts.batch_function(operation)
+            self.in_user_code = False
+        return start_query(frame, self._vertex, self.checkpoint, function, once=once)
 
     def _another_query(self) -> TaskError:
         return TaskError(
@@ -394,59 +347,3 @@ class StreamingTask:
 def _is_concurrent(error: Exception) -> bool:
     """Return whether an error says that another query uses the checkpoint."""
     return isinstance(error, CheckpointInUse) or any(text in SparkError(error).message for text in CONCURRENT)
-
-
-def _started(writer: Any, sink: Sink) -> object:
-    writer = writer.options(**sink.options)
-    if sink.format is not None:
-        writer = writer.format(sink.format)
-    if sink.partition_by:
-        writer = writer.partitionBy(*sink.partition_by)
-    if sink.table is not None:
-        return writer.toTable(sink.table)
-    return writer.start(*([sink.path] if sink.path is not None else []))
-
-
-def _names_in(directory: str) -> tuple[str, ...]:
-    """Return the names of the files in a local directory; none if there is no such directory, or it is not local."""
-    path = _local(directory)
-    try:
-        return () if path is None else tuple(os.listdir(path))  # noqa: PTH208 - names are enough
-    except OSError:
-        return ()
-
-
-def _local(place: str) -> str | None:
-    """Return the path of a local directory; None if it is not local."""
-    path = place.removeprefix("file://") if place.startswith("file://") else place.removeprefix("file:")
-    return path if path.startswith("/") else None
-
-
-def begin_sink_log(target: str, committed: int) -> None:
-    """Give a new file sink a log that ends, without a file, at a batch: that is what Spark expects before the next one.
-
-    Spark reads the log from its last compact entry on, and fails if one between is missing.
-    """
-    place = _local(target)
-    if place is None:
-        return
-    hidden = Path(place) / f".flintlock-sink-log-{uuid.uuid4().hex}"
-    hidden.mkdir(parents=True)
-    compact = (committed + 1) // _COMPACT_INTERVAL * _COMPACT_INTERVAL - 1
-    for batch in range(max(compact, 0), committed + 1):
-        (hidden / (f"{batch}.compact" if batch == compact else str(batch))).write_text("v1")
-    hidden.rename(Path(place) / _SINK_LOG)
-
-
-def sink_ahead(path: str, written: int, planned: int | None) -> str:
-    """Return why a query must not start: its sink has batches that it would skip."""
-    if planned is None:
-        return (
-            f"the files in {path} were written by another streaming query, up to its batch {written}, and this one"
-            " starts from the beginning: Spark would skip its first batches without a word. Choose another path, or"
-            " remove the files"
-        )
-    return (
-        f"the sink {path} has batch {written}, but the checkpoint of this query ends at batch {planned}: Spark would"
-        " skip the batches in between without a word. Choose another path, or restore the query from a later point"
-    )

@@ -118,6 +118,9 @@ class RescaledCheckpoint:
             sync_directories(copy)
         except (RescaleFailed, OSError) as error:
             failure = error
+        except KeyboardInterrupt:  # the attempt is cancelled, by a leader that begins again: no death
+            self._note(tried)
+            raise
         if not self._ends_with(batch):
             shutil.rmtree(copy, ignore_errors=True)
             self._note(tried)
@@ -191,36 +194,3 @@ def is_repartition(checkpoint: Path, batch: int) -> bool:
     except OSError:
         return False
     return offsets_of(this) == offsets_of(before) and state_partitions(this) != state_partitions(before)
-
-
-def add_to_sink_log(log: Path, batch: int, compact_interval: int) -> None:
-    """Add a batch without files to the log of a file sink that ends with the batch before it. Raises OSError.
-
-    Every so many entries Spark expects one that has all before it. A checksum that Hadoop has of a former entry of that
-    name is removed: Spark could not read the new one.
-    """
-    name, content = str(batch), "v1"
-    if (batch + 1) % compact_interval == 0:
-        name = f"{batch}.compact"
-        content = "\n".join(["v1", *_entries(log, batch - 1, compact_interval)])
-    new = log / f".{name}.{uuid.uuid4().hex[:12]}"
-    new.write_text(content)
-    (log / f".{name}.crc").unlink(missing_ok=True)
-    new.rename(log / name)
-
-
-def remove_from_sink_log(log: Path, batch: int) -> None:
-    """Remove the entry of a batch from the log of a file sink, and before it its checksum. Raises OSError."""
-    for name in (str(batch), f"{batch}.compact"):
-        (log / f".{name}.crc").unlink(missing_ok=True)
-        (log / name).unlink(missing_ok=True)
-
-
-def _entries(log: Path, last: int, compact_interval: int) -> list[str]:
-    """Return the files in a sink's log up to an entry: those of the last entry that has all, and of those after it."""
-    first = max((last + 1) // compact_interval * compact_interval - 1, 0)
-    lines: list[str] = []
-    for batch in range(first, last + 1):
-        whole = batch == first and (log / f"{batch}.compact").exists()
-        lines += (log / (f"{batch}.compact" if whole else str(batch))).read_text().splitlines()[1:]
-    return lines
