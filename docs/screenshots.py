@@ -92,7 +92,7 @@ def _pages(origin: str) -> dict[str, Any]:
         "graph": {"hash": f"#/jobs/{revenue}/graph?step=joined", "text": "USING (customer)", "colorScheme": "light"},
         "streaming": {
             "hash": f"#/jobs/{clicks}/streaming",
-            "text": "Latest batches",
+            "text": "Duration of a batch",
             "colorScheme": "dark",
             "wait": 20000,
         },
