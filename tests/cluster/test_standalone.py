@@ -160,6 +160,26 @@ def test_a_sink_that_one_machine_does_not_see_is_refused_before_anything_is_writ
     assert list((tmp_path / "shared").glob("*.parquet"))
 
 
+@HIDES
+def test_a_source_that_one_machine_does_not_see_is_refused(cluster: Processes, hidden: Path, tmp_path: Path) -> None:
+    for place in (hidden / "in", tmp_path / "in"):
+        place.mkdir()
+        (place / "rows.csv").write_text("1\n2\n3\n")
+
+    def counting(place: Path) -> fl.Job:
+        job = fl.Job("counting")
+        rows = job.source("rows", format="csv", path=str(place), schema="n INT")
+        job.result("counted", job.sql("count_of", "SELECT count(*) AS c FROM rows", inputs=[rows]))
+        return job
+
+    with fl.connect(cluster.url) as client:
+        with pytest.raises(JobFailed, match=f"do not see {hidden / 'in'} as this machine does"):
+            client.submit(counting(hidden / "in")).wait()
+        counted = client.submit(counting(tmp_path / "in"))
+        counted.wait()
+        assert [tuple(row) for row in counted.result("counted").rows()] == [(3,)]
+
+
 def test_requirements_modules_and_secrets_of_a_job_reach_its_executors(cluster: Processes, tmp_path: Path) -> None:
     """The environment is in the work directory, which all machines share."""
     wheel = write_wheel(tmp_path, "3.0", f"VALUE = 41  # {tmp_path}\n")

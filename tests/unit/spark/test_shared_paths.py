@@ -9,7 +9,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from flintlock.spark.engine.publication.hadoop_files import FileFailure
-from flintlock.spark.engine.shared_paths import SharedPaths, a_file_of, nearest_directory
+from flintlock.spark.engine.shared_paths import MISSING, SharedPaths, a_file_of, nearest_directory
 
 TASKS = 4
 
@@ -33,10 +33,13 @@ class Executors:
         self.error = error
         self.queries: list[str] = []
 
-    def run(self, query: str) -> None:
+    def run(self, *queries: str) -> None:
+        *_, query = queries
         self.queries.append(query)
         if self.error:
             raise Failed(self.error)
+        if (wanted := re.search(r"count\(\*\) >= (\d+)", query)) is not None and int(wanted[1]) > self.arriving:
+            raise Failed(f"[USER_RAISED_EXCEPTION] {MISSING}")
         if (written := re.match("INSERT OVERWRITE DIRECTORY 'file://(.*?)' USING", query)) is not None:
             place = Path(written[1].replace("\\'", "'"))
             place.mkdir()
@@ -103,14 +106,14 @@ def test_a_source_is_looked_up_by_every_task_and_refused_only_if_its_file_is_her
     assert paths(executors).find_unshared([], [source]) is None
     assert executors.queries[0].count(f"binaryFile.`file://{file}`") == TASKS
 
-    missing = Executors(error="[FAILED_READ_FILE.FILE_NOT_EXIST] File does not exist")
+    missing = Executors(arriving=TASKS - 1)
     assert paths(missing).find_unshared([], [source]) == source
     assert paths(Executors(error="out of memory")).find_unshared([], [source]) is None
     assert paths(missing).find_unshared([], [f"{source}/*", str(tmp_path / "none")]) is None
 
-    def remove(_query: str) -> None:
+    def remove(*_queries: str) -> None:
         file.unlink()
-        raise Failed("FILE_NOT_EXIST")
+        raise Failed(MISSING)
 
     assert SharedPaths(Local(), remove, lambda: TASKS).find_unshared([], [source]) is None, "another job removed it"
 

@@ -263,9 +263,10 @@ class EngineProcess:
         # The work directory is shared by all machines; the engine's own directories are not.
         place = f"{settings.work_root.rstrip('/')}/.flintlock-warm-up-{uuid.uuid4().hex}"
 
-        def run(query: str) -> None:
+        def run(*queries: str) -> None:
             with connect_session(driver, self._token) as run_in_session:
-                run_in_session(query)
+                for query in queries:
+                    run_in_session(query)
 
         shared = SharedPaths(files, run, driver.task_count)
         if not shared.is_shared(settings.work_root):

@@ -2,7 +2,8 @@
 
 Executors write into their own file system, and the driver lists its own: what they write elsewhere looks like an output
 without rows. So they are sent to write one file for each core into a hidden directory beside the output, and the files
-are counted here. Of a source, one file is looked up by as many tasks. Spark distributes the tasks of an idle
+are counted here. Of a source, one file is looked up by as many tasks, and those that find it are counted: a task that
+failed would be repeated, and find it elsewhere. Spark distributes the tasks of an idle
 application over all of its executors; a busy one may leave some executors out, and then the comparison after the work
 (`runner.task_files`) notices what this test does not.
 
@@ -35,11 +36,13 @@ MAX_VISITED: Final = 1_000
 #: Writes a file with each task.
 WRITE: Final = "INSERT OVERWRITE DIRECTORY '{place}' USING parquet SELECT id FROM range(0, {count}, 1, {count})"
 
-#: Has a task look a file up. Spark reads no more than its length.
+#: Has a task look a file up. Spark reads no more than its length; a file that is not there has no row.
+IGNORE_MISSING: Final = "SET spark.sql.files.ignoreMissingFiles=true"
 LOOK_UP: Final = "SELECT length FROM binaryFile.`{file}`"
 
-#: In Spark's error for a file that a task does not find.
-_MISSING: Final = ("FILE_NOT_EXIST", "FileNotFoundException")
+#: Fails if a task has not found it. Its error has the text.
+MISSING: Final = "some executors do not find this file"
+COUNT: Final = 'SELECT assert_true(count(*) >= {count}, "{missing}") FROM ({lookups})'
 #: A path with one of these is a pattern.
 _PATTERN: Final = frozenset("*?[]{}\\")
 
@@ -55,8 +58,11 @@ class LocalPaths(Protocol):
 class SharedPaths:
     """The paths of one engine whose executors are elsewhere. Thread-safe."""
 
-    def __init__(self, files: LocalPaths, run: Callable[[str], None], tasks: Callable[[], int]) -> None:
-        """`run` runs a query on the executors, and may raise Py4JJavaError; `tasks`: how many they run at once."""
+    def __init__(self, files: LocalPaths, run: Callable[..., None], tasks: Callable[[], int]) -> None:
+        """`run` runs queries in one session, on the executors, and may raise Py4JJavaError.
+
+        `tasks`: how many the executors run at once.
+        """
         self._files: Final = files
         self._run: Final = run
         self._tasks: Final = tasks
@@ -106,11 +112,12 @@ class SharedPaths:
         file = a_file_of(source)
         if file is None or source in self._confirmed or _PATTERN & set(str(file)):
             return True
-        lookup = LOOK_UP.format(file=f"file://{file}".replace("`", "``"))
+        count, lookup = self._count(), LOOK_UP.format(file=f"file://{file}".replace("`", "``"))
+        lookups = " UNION ALL ".join([lookup] * count)
         try:
-            self._run(" UNION ALL ".join([lookup] * self._count()))
+            self._run(IGNORE_MISSING, COUNT.format(count=count, missing=MISSING, lookups=lookups))
         except Py4JJavaError as error:
-            return not (any(text in str(error) for text in _MISSING) and file.exists())
+            return not (MISSING in str(error) and file.exists())
         return self._confirm(source)
 
     def _count(self) -> int:
