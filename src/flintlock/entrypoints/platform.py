@@ -1,6 +1,6 @@
 """Where a JobManager runs: what the place starts workers with, and what it must know of the JobManager.
 
-There are two: a machine of one's own, and a container of YARN (`yarn_jobmanager`). A third one, such as Kubernetes,
+There are two: a machine of one's own, and a container of YARN (`yarn_platform`). A third one, such as Kubernetes,
 implements `Platform` and a `WorkerDriver`, and nothing else of a JobManager changes.
 """
 

@@ -127,11 +127,10 @@ def hadoop_conf_dir(environ: Mapping[str, str]) -> Path:
     raise Refused(f"{CONF_VARIABLES[0]} is not set: it names the directory with the yarn-site.xml of the cluster")
 
 
-@contextmanager
-def running_bridge(environ: Mapping[str, str]) -> Generator[YarnJvm]:
-    """Start the JVM and yield its classes; it ends with the context.
+def start_bridge(environ: Mapping[str, str]) -> subprocess.Popen[str]:
+    """Start the JVM, and do not wait for it: `running_bridge` takes it over. It ends with this process.
 
-    Raises Refused if no Hadoop configuration is set, Unavailable if there is no Java or it does not start.
+    Raises Refused if no Hadoop configuration is set, Unavailable if there is no Java.
     """
     conf_dir = hadoop_conf_dir(environ)
     jars = spark_home() / "jars"
@@ -139,9 +138,18 @@ def running_bridge(environ: Mapping[str, str]) -> Generator[YarnJvm]:
     class_path = os.pathsep.join((str(conf_dir), *found))
     command = [find_java(environ).executable, *_FLAGS, "-cp", class_path, "py4j.GatewayServer"]
     command += ["--die-on-broken-pipe", "--enable-auth", "0"]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            env=dict(environ), text=True)  # fmt: skip
+
+
+@contextmanager
+def running_bridge(environ: Mapping[str, str], started: subprocess.Popen[str] | None = None) -> Generator[YarnJvm]:
+    """Start the JVM, unless it was started, and yield its classes; it ends with the context.
+
+    Raises as `start_bridge`, and Unavailable if it does not start.
+    """
     lines: deque[str] = deque(maxlen=_KEPT_LINES)
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          env=dict(environ), text=True) as process:  # fmt: skip
+    with started or start_bridge(environ) as process:
         stdin, stdout = cast("IO[str]", process.stdin), cast("IO[str]", process.stdout)  # both are pipes
         client: ReleasingClient | None = None
         gateway: JavaGateway | None = None

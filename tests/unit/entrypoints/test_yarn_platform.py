@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from flintlock.config.configuration import Configuration
 from flintlock.entrypoints.process import ProcessSettings
-from flintlock.entrypoints.yarn_jobmanager import YarnPlatform, unpack_job
+from flintlock.entrypoints.yarn_platform import YarnPlatform, unpack_job
 from flintlock.host.cluster_spec import ClusterSpec
 from flintlock.host.files.job_directory import JobDescription, JobDirectory, JobEnd
 from flintlock.model.application import ApplicationStatus

@@ -1,0 +1,205 @@
+"""What a JobManager that is the ApplicationMaster of an application on YARN has around it.
+
+It registers once REST listens, so that the tracking URL is known, and requests containers for TaskManagers as active
+mode needs them. When the cluster has shut down, it unregisters with its status, and the staging directory is removed.
+If it is killed, or ends by an error, YARN starts the next attempt, if the application has more than one: the containers
+run on, and that attempt takes them over. The bridge to YARN is its child; without it this process ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import tarfile
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+import structlog
+from msgspec import Struct, structs
+
+from flintlock.config.options import (
+    JM_RPC_ADDRESS,
+    JM_RPC_PORT,
+    MAX_TASK_MANAGERS,
+    TM_RESOURCE_ID,
+    YARN_APPLICATION_ID,
+    YARN_HEARTBEAT,
+    YARN_HEARTBEAT_WAITING,
+    YARN_NODE_EXCLUSION,
+    YARN_NODE_FAILURES,
+    YARN_STAGING,
+)
+from flintlock.entrypoints.jobmanager import ClusterEntrypoint
+from flintlock.entrypoints.process import ProcessSettings
+from flintlock.entrypoints.workers.local_workers import FIRST_INDEX
+from flintlock.entrypoints.workers.providers import WorkerDriverOpener
+from flintlock.gateways.workers import WorkerDriver
+from flintlock.host.files.job_directory import JobDirectory
+from flintlock.host.files.whole_files import write_whole
+from flintlock.model import log_events
+from flintlock.model.application import APPLICATION_REST_VARIABLE, ApplicationStatus
+from flintlock.model.errors import FlintlockError, NotFound
+from flintlock.model.failures.failure_text import render
+from flintlock.model.ids import FencingToken
+from flintlock.model.states import JobStatus
+from flintlock.model.tasks import Failure
+from flintlock.yarn.bridge import running_bridge
+from flintlock.yarn.client_bridge import BridgedStaging
+from flintlock.yarn.containers import HeartbeatIntervals, YarnContainers
+from flintlock.yarn.gateways import ApplicationMasterGateway, StagingGateway
+from flintlock.yarn.layout import (
+    END_NAME,
+    JOB_NAME,
+    NOT_FOR_WORKERS,
+    container_files,
+    launch_of,
+    slots_of,
+    worker_size,
+)
+from flintlock.yarn.master_bridge import BridgedApplicationMaster
+from flintlock.yarn.messages import Container, FinalStatus, Launch
+from flintlock.yarn.node_failures import ExclusionRules
+from flintlock.yarn.workers import yarn_workers
+
+log = structlog.get_logger()
+
+_DIAGNOSTICS: Final = 4000  # characters; YARN stores them with each application
+_FINAL: Final = {
+    ApplicationStatus.SUCCEEDED: FinalStatus.SUCCEEDED,
+    ApplicationStatus.FAILED: FinalStatus.FAILED,
+    ApplicationStatus.CANCELED: FinalStatus.KILLED,
+}
+
+
+class YarnPlatform:
+    """A Platform: a container of YARN, with workers in other containers of the application."""
+
+    ends_for_good: bool = True
+
+    def __init__(self, settings: ProcessSettings, master: ApplicationMasterGateway, staging: StagingGateway) -> None:
+        configuration = self._configuration = settings.configuration
+        self._master: Final = master
+        self._staging: Final = staging
+        self._rpc_address = ""  # set by `workers`, before the first worker is started
+        self._rest_url = ""  # set by `serving`, likewise
+        description = JobDirectory(settings.state_dir).describe()
+        self._is_application: Final = description is not None and description.application
+        self._state_dir: Final = settings.state_dir
+        files = container_files(configuration, staging)
+        self._files: Final = tuple(file for file in files if file.name not in NOT_FOR_WORKERS)
+        intervals = HeartbeatIntervals(
+            idle_s=configuration.get(YARN_HEARTBEAT), waiting_s=configuration.get(YARN_HEARTBEAT_WAITING)
+        )
+        exclusion = ExclusionRules(
+            failures=configuration.get(YARN_NODE_FAILURES), duration_s=configuration.get(YARN_NODE_EXCLUSION)
+        )
+        self._containers: Final = YarnContainers(
+            master, worker_size(configuration), self._launch, intervals, exclusion=exclusion
+        )
+
+    def workers(self, rpc_address: str) -> WorkerDriverOpener | None:
+        """See `Platform`."""
+        self._rpc_address = rpc_address
+        return self._open_workers if self._configuration.get(MAX_TASK_MANAGERS) else None
+
+    def _open_workers(self, _token: FencingToken) -> AbstractAsyncContextManager[WorkerDriver]:
+        return yarn_workers(self._containers, slots_of(self._configuration))
+
+    @asynccontextmanager
+    async def serving(self, rest_url: str) -> AsyncGenerator[None]:
+        """Register as ApplicationMaster, and send heartbeats. Raises (in a group) Unavailable if YARN gives it up."""
+        self._rest_url = rest_url
+        parts = urlsplit(rest_url)
+        await self._containers.register(parts.hostname or "", parts.port or 0, rest_url)
+        async with asyncio.TaskGroup() as tasks:
+            heartbeats = tasks.create_task(self._containers.run(), name="yarn-heartbeats")
+            try:
+                yield
+            finally:
+                heartbeats.cancel()
+
+    async def keep_end(self, file: Path) -> None:
+        """Copy it into the staging directory: the next attempt has another container."""
+        try:
+            await self._containers.call(lambda: self._staging.put(END_NAME, file))
+        except FlintlockError as error:
+            raise OSError(f"{self._staging.url}: {error.public}") from error
+
+    async def finish(self, status: ApplicationStatus) -> None:
+        """Unregister: YARN starts no other attempt. Then remove what the application has staged."""
+        final = _FINAL[status]
+        diagnostics = await asyncio.to_thread(_diagnostics, JobDirectory(self._state_dir), status)
+        await self._containers.call(lambda: self._master.unregister(final, diagnostics))
+        log.info(log_events.YARN_UNREGISTERED, status=final)
+        try:
+            await self._containers.call(self._staging.remove)
+        except FlintlockError as error:
+            log.warning(log_events.YARN_STAGING_NOT_REMOVED, directory=self._staging.url, reason=error.public)
+
+    def _launch(self, container: Container) -> Launch:
+        host, _, port = self._rpc_address.rpartition(":")
+        settings = {
+            TM_RESOURCE_ID.key: container.id,
+            JM_RPC_ADDRESS.key: host,  # with ZooKeeper its leader counts, not this address
+            JM_RPC_PORT.key: port,
+        }
+        flags = [f"-D {key}={value}" for key, value in settings.items()]
+        module = "flintlock.entrypoints.taskmanager"
+        launch = launch_of(module, ["--index", str(FIRST_INDEX), *flags], self._configuration, self._files)
+        if not self._is_application:
+            return launch
+        return structs.replace(launch, environment={**launch.environment, APPLICATION_REST_VARIABLE: self._rest_url})
+
+
+def unpack_job(archive: Path, staging: StagingGateway, state_dir: Path) -> None:
+    """Put the job of a per-job cluster, and its end if an earlier attempt has recorded one, where they belong.
+
+    Idempotent. Raises OSError, Unavailable.
+    """
+    directory = JobDirectory(state_dir)
+    if archive.is_file() and not directory.path.exists():
+        with tarfile.open(archive) as tar:
+            tar.extractall(state_dir, filter="data")
+    with suppress(NotFound):
+        write_whole(directory.end_file, staging.read(END_NAME), mode=0o600)
+
+
+def _diagnostics(directory: JobDirectory, status: ApplicationStatus) -> str:
+    """Return what a user of YARN reads: of a cluster for one job, how the job has ended."""
+    end, description = directory.read_end(), directory.describe()
+    if end is None or description is None:
+        return f"the cluster has shut down: {status}"
+    what = "program" if description.application else "job"
+    text = f"{what} {description.name!r} ({description.job_id}): {status}"
+    failure = msgspec.json.decode(end.job, type=_EndedProgram).failure
+    if failure is not None:
+        text += f": {render(failure)}"
+    elif status is ApplicationStatus.FAILED:
+        left = msgspec.json.decode(end.jobs, type=list[_EndedJob])
+        failed = [f"{job.name!r} ({job.jobid})" for job in left if job.status is JobStatus.FAILED]
+        text += f": it has left jobs that failed: {', '.join(failed)}"
+    return text if len(text) <= _DIAGNOSTICS else f"{text[:_DIAGNOSTICS]}…"
+
+
+class _EndedProgram(Struct):
+    failure: Failure | None = None
+
+
+class _EndedJob(Struct):
+    jobid: str
+    name: str
+    status: JobStatus
+
+
+async def serve(settings: ProcessSettings, bridge: subprocess.Popen[str] | None = None) -> ApplicationStatus:
+    """Serve as a JobManager in a container of YARN. `bridge`: its JVM, if that was started already."""
+    configuration = settings.configuration
+    with running_bridge(os.environ, bridge) as yarn, closing(BridgedApplicationMaster(yarn)) as master:
+        staging = BridgedStaging(yarn, configuration.get(YARN_APPLICATION_ID), configuration.get(YARN_STAGING))
+        unpack_job(Path.cwd() / JOB_NAME, staging, settings.state_dir)
+        return await ClusterEntrypoint(settings, platform=YarnPlatform(settings, master, staging)).run()
