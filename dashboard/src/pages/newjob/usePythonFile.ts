@@ -1,4 +1,4 @@
-import { useEffect, useState } from "react";
+import { useEffect, useRef, useState } from "react";
 
 import { get, send } from "../../api/http.ts";
 import type { JobAttempts, ResultTable } from "../../api/types.ts";
@@ -30,6 +30,7 @@ const NOTHING: Known = { text: "", job: "", content: null, isProgram: false, err
 /** Has a TaskManager read a Python file, with the files beside it; a file that defines no graph is a program. */
 export function usePythonFile(file: File | null, others: readonly File[]): PythonFile {
   const [known, setKnown] = useState(NOTHING);
+  const running = useRef(""); // the job that has to be cancelled when the page is left
   const { jobs } = useLive();
   const job = known.job === "" ? undefined : jobs.get(known.job);
   const ended = job !== undefined && hasEnded(job);
@@ -37,25 +38,29 @@ export function usePythonFile(file: File | null, others: readonly File[]): Pytho
     setKnown(NOTHING);
     if (file === null) return undefined;
     const end = new AbortController();
-    let submitted = "";
     const begin = async (): Promise<void> => {
       const text = await file.text();
       setKnown({ ...NOTHING, text, isProgram: !importsFlintlock(text) });
       if (!importsFlintlock(text)) return;
-      submitted = await submitJob(readingDocument(file.name, others.map(({ name }) => name)), [file, ...others], end.signal);
+      const submitted = await submitJob(readingDocument(file.name, others.map(({ name }) => name)), [file, ...others], end.signal);
       if (end.signal.aborted) cancel(submitted);
-      else setKnown((before) => ({ ...before, job: submitted }));
+      else {
+        running.current = submitted;
+        setKnown((before) => ({ ...before, job: submitted }));
+      }
     };
     begin().catch((error: unknown) => {
       if (!end.signal.aborted) setKnown((before) => ({ ...before, error }));
     });
     return () => {
       end.abort();
-      if (submitted !== "") cancel(submitted); // one that has ended is not changed by it
+      if (running.current !== "") cancel(running.current);
+      running.current = "";
     };
   }, [file, others]);
   useEffect(() => {
     if (!ended || job === undefined) return undefined;
+    running.current = "";
     const end = new AbortController();
     outcomeOf(job, end.signal).then(
       (content) => setKnown((before) => ({ ...before, job: "", content, isProgram: content.jobs.length === 0 && content.problems.length === 0 })),
