@@ -196,7 +196,7 @@ def test_axe_finds_nothing_serious_on_pages_of_jobs_that_run_have_run_and_have_f
             await bars.nth(await bars.count()).waitFor({{state: "attached"}});
         const during = [...reads];
         await show("clicks", "checkpoints", page.getByText("Latest batches of out"));
-        await show("clicks", "graph?step=out", page.getByRole("heading", {{name: /^out/}}));
+        await show("clicks", "graph?step=out", page.getByRole("heading", {{name: "Sink: out"}}));
         await page.getByRole("button", {{name: "Stop with a savepoint"}}).click();
         await look("dialog-stop");
         await page.keyboard.press("Escape");
