@@ -1,24 +1,25 @@
-"""Clusters on YARN: a real ResourceManager and NodeManager, real Spark in the containers.
+"""Clusters on YARN: a real ResourceManager, NodeManager and HDFS, real Spark in the containers.
 
-One session serves all tests, in their order; its jobs are stored in ZooKeeper, so that it survives its
-ApplicationMaster.
+One YARN serves all tests, and one session most of them, in their order; its jobs are stored in ZooKeeper, so that it
+survives its ApplicationMaster.
 """
 
 from __future__ import annotations
 
 import json
 import signal
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from tests.cluster.commands import flintlock
 from tests.cluster.hadoop_artifacts import NotInstallable
 from tests.cluster.processes import until
 from tests.cluster.yarn_servers import RunningYarn, running_yarn
+from tests.cluster.yarn_sessions import LIMIT_S, Session, activity, attempts, cancel, endless, running_session, state
 from tests.zookeeper.servers import Ensemble, zookeeper
 
 import flintlock as fl
@@ -28,57 +29,31 @@ __all__ = ["zookeeper"]
 JOB = """\
 name: small
 steps:
-  numbers: {sql: "SELECT id, id % 3 AS k FROM range(3000)", exchange: blocking}
-  sums: {sql: "SELECT k, count(*) AS n FROM numbers GROUP BY k", inputs: [numbers]}
+  numbers: {source: {format: csv, path: /in, schema: "id LONG"}}
+  keyed: {sql: "SELECT id, id % 3 AS k FROM numbers", inputs: [numbers], exchange: blocking}
+  sums: {sql: "SELECT k, count(*) AS n FROM keyed GROUP BY k", inputs: [keyed]}
   rows: {result: {}, inputs: [sums]}
+  files: {sink: {format: parquet, path: /out}, inputs: [sums]}
 """
-LIMIT_S = 300.0  # of each wait: containers start slowly on a busy machine
-LONG = "SELECT count(*) AS n FROM range(0, 1000000000000000, 1, 1) WHERE sqrt(id) < 0"
-
-
-class Session:
-    """A session on YARN, and the place from which it is used."""
-
-    def __init__(self, yarn: RunningYarn, place: Path, application_id: str) -> None:
-        self.yarn = yarn
-        self.place = place
-        self.id = application_id
-
-    @property
-    def address(self) -> str:
-        """As `-m` takes it."""
-        return f"yarn://{self.id}"
-
-    def run(self, *arguments: str | Path) -> Any:
-        """Run a command that prints JSON; return that."""
-        first, *others = arguments
-        ordered = (first, "--json", *others) if first == "run" else (*arguments, "--json")
-        done = flintlock(*ordered, cwd=self.place, timeout_s=LIMIT_S)
-        assert done.returncode == 0, f"{done.stderr}\n{self.yarn.logs()}"
-        return json.loads(done.stdout)
-
-    def task_managers(self) -> list[psutil.Process]:
-        """The TaskManagers in containers."""
-        return self.yarn.containers("taskmanager", self.id)
 
 
 @pytest.fixture(scope="module")
 def yarn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningYarn]:
     try:
-        with running_yarn(tmp_path_factory.mktemp("yarn") / "home") as started:
+        with running_yarn(tmp_path_factory.mktemp("yarn") / "home", hdfs=True) as started:
             yield started
     except NotInstallable as reason:
         pytest.skip(str(reason))
 
 
-def test_a_cluster_for_one_job_ends_with_it_and_with_its_status(
+def test_a_cluster_for_one_job_ends_with_it_and_with_its_status_and_shares_its_files_by_hdfs(
     yarn: RunningYarn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its jobs are stored in the container of its JobManager, which TaskManagers find by its address."""
-    monkeypatch.setenv("HADOOP_CONF_DIR", str(yarn.conf_dir))
+    """HDFS is the default file system: of paths without a scheme, of the staging directory and of blocking results."""
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(yarn.hdfs_conf_dir))
+    yarn.put("/in/numbers.csv", b"".join(b"%d\n" % number for number in range(3000)))
     (tmp_path / "job.yaml").write_text(JOB)
-    settings = ("-D", f"yarn.staging-directory={yarn.staging}", "-D", "yarn.application.queue=default")
-    done = flintlock("run", "-t", "yarn-per-job", *settings, "job.yaml", "--json", cwd=tmp_path, timeout_s=LIMIT_S)
+    done = flintlock("run", "-t", "yarn-per-job", "job.yaml", "--json", cwd=tmp_path, timeout_s=LIMIT_S)
     assert done.returncode == 0, f"{done.stderr}\n{yarn.logs()}"
     end = json.loads(done.stdout)
     (application,) = yarn.applications()
@@ -88,8 +63,12 @@ def test_a_cluster_for_one_job_ends_with_it_and_with_its_status(
     assert sorted(end["results"]["rows"]["rows"]) == [[0, 1000], [1, 1000], [2, 1000]]
     assert (application["name"], application["finalStatus"]) == ("small", "SUCCEEDED")
     assert application["diagnostics"] == f"job 'small' ({end['jobid']}): SUCCEEDED"
+    written = yarn.files("/out")
+    assert "_SUCCESS" in written
+    assert [name for name in written if not name.endswith(".parquet")] == ["_SUCCESS"], "nothing else is left there"
     until("the end of all containers", lambda: not yarn.containers(), LIMIT_S)
-    until("the removal of its files", lambda: list((yarn.staging / ".flintlock").iterdir()) == [], LIMIT_S)
+    home = f"/user/{application['user']}/.flintlock"
+    until("the removal of its files", lambda: yarn.files(home) == [], LIMIT_S)
 
 
 @pytest.fixture(scope="module")
@@ -99,84 +78,177 @@ def session(yarn: RunningYarn, zookeeper: Ensemble, tmp_path_factory: pytest.Tem
     (place / "provided" / "provided.txt").touch()
     with zipfile.ZipFile(place / "shipped.zip", "w") as archive:
         archive.writestr("inside.txt", "")
-    (place / "flintlock.yaml").write_text(
-        f"""\
-yarn.staging-directory: {yarn.staging}
-yarn.application.name: of the tests
-yarn.tags: tests, flintlock
-yarn.heartbeat.interval: 1 s
-yarn.ship-archives: {place / "shipped.zip"}
-yarn.provided.lib.dirs: {place / "provided"}
-taskmanager.numberOfTaskSlots: 2
-high-availability.type: zookeeper
-high-availability.zookeeper.quorum: {zookeeper.quorum}
-high-availability.zookeeper.client.session-timeout: 4 s
-high-availability.storageDir: {place / "storage"}
-"""
-    )
-    (place / "job.yaml").write_text(JOB)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HADOOP_CONF_DIR", str(yarn.conf_dir))
-        patch.chdir(place)
-        patch.setenv("XDG_STATE_HOME", str(place / "state"))
-        started = flintlock("session", "start", "-t", "yarn", "--json", cwd=place, timeout_s=LIMIT_S)
-        assert started.returncode == 0, f"{started.stderr}\n{yarn.logs()}"
-        yield Session(yarn, place, json.loads(started.stdout)["application-id"])
+    settings = {
+        "yarn.application.name": "of the tests",
+        "yarn.tags": "tests, flintlock",
+        "yarn.application-attempts": 4,
+        "yarn.ship-archives": place / "shipped.zip",
+        "yarn.provided.lib.dirs": place / "provided",
+        "taskmanager.numberOfTaskSlots": 2,
+        "resourcemanager.taskmanager-timeout": "10 min",
+        "high-availability.type": "zookeeper",
+        "high-availability.zookeeper.quorum": zookeeper.quorum,
+        "high-availability.zookeeper.client.session-timeout": "4 s",
+        "high-availability.storageDir": place / "storage",
+    }
+    with running_session(yarn, place, settings) as running:
+        yield running
 
 
-def test_a_job_runs_in_a_container_of_a_session_on_yarn(session: Session) -> None:
+def test_batch_and_streaming_tasks_in_containers_go_on_while_a_killed_application_master_is_replaced(
+    session: Session,
+) -> None:
+    """The next attempt takes the container over: the same process, the same attempts, each row of the stream once."""
+    stream = fl.Job("stream")
+    numbers = stream.source("numbers", format="rate", options={"rowsPerSecond": "20"}, stream=True)
+    out = session.place / "numbers"
+    stream.sink("files", numbers, format="json", path=str(out), uid="files-v1", trigger={"processingTime": "1 second"})
+    with session.connect() as client:
+        handles = [client.submit(endless("long")), client.submit(stream)]
+        for handle in handles:
+            until(f"a task of {handle.name}", lambda handle=handle: activity(client, handle), LIMIT_S)
+        until("rows of the stream", lambda: _committed(out), LIMIT_S)
+        workers = [process.pid for process in session.task_managers()]
+        _check_what_yarn_and_containers_have(session, client)
+
+        killed_s = time.time()
+        session.master().send_signal(signal.SIGKILL)
+        until("another attempt", lambda: session.attempt() == 2, LIMIT_S)
+        back_s = time.time()
+        for handle in handles:
+            until(f"{handle.name} again", lambda handle=handle: state(client, handle) == "RUNNING", LIMIT_S)
+            assert [(each["attempt"], each["state"]) for each in attempts(client, handle)] == [(0, "RUNNING")]
+        assert [process.pid for process in session.task_managers()] == workers
+        assert client.overview().taskmanagers == 1
+        meanwhile = [path for path in _batches(out) if killed_s < path.stat().st_mtime < back_s]
+        assert meanwhile, "batches were committed while no ApplicationMaster ran"
+        for handle in handles:
+            cancel(handle)
+    values = sorted(row["value"] for row in _committed(out))
+    assert values == list(range(len(values))), "each row once"
+
+
+def _check_what_yarn_and_containers_have(session: Session, client: fl.Client) -> None:
     """The command that started it, its application id and YARN's own list all name the same cluster."""
-    end = session.run("run", "-t", "yarn-session", "job.yaml")
-    assert end["status"] == "FINISHED"
-    assert sorted(end["results"]["rows"]["rows"]) == [[0, 1000], [1, 1000], [2, 1000]]
-
-    overview = session.run("cluster", "status", "-m", session.address)
     application = session.yarn.application(session.id)
     assert application["state"] == "RUNNING"
     assert application["name"] == "of the tests"
     assert application["applicationType"] == "FLINTLOCK"
     assert set(application["applicationTags"].split(",")) == {"tests", "flintlock"}
     assert application["runningContainers"] == 2
-    assert overview["overview"]["taskmanagers"] == 1
+    assert session.run("cluster", "status", "-m", session.address)["overview"]["taskmanagers"] == 1
     (worker,) = session.task_managers()
     for name in ("shipped.zip/inside.txt", "provided.txt"):
         assert (Path(worker.cwd()) / name).is_file()
-    with fl.connect(session.address) as client:
-        assert [line.id.startswith("container_") for line in client.task_managers()] == [True]
+    assert [line.id.startswith("container_") for line in client.task_managers()] == [True]
 
 
-def test_a_killed_application_master_is_replaced_and_its_containers_and_tasks_go_on(session: Session) -> None:
-    """The next attempt takes the container over: the same process, the same attempt of the task."""
-    job = fl.Job("long")
-    job.result("rows", job.sql("slow", LONG))
-    with fl.connect(session.address) as client:
-        handle = client.submit(job)
-        until("a running task", lambda: _activity(client, handle), LIMIT_S)
-        before = [process.pid for process in session.task_managers()]
-        (master,) = session.yarn.containers("yarn_jobmanager", session.id)
-        master.send_signal(signal.SIGKILL)
-        until("another attempt", lambda: _attempt(session) == 2, LIMIT_S)
-        until(
-            "the running job",
-            lambda: client.http.call("GET", f"/jobs/{handle.id}").json()["state"] == "RUNNING",
-            LIMIT_S,
-        )
-        assert [(each["attempt"], each["state"]) for each in _attempts(client, handle)] == [(0, "RUNNING")]
-        assert [process.pid for process in session.task_managers()] == before
-        assert client.overview().taskmanagers == 1
-        handle.cancel()
-        until("its end", lambda: handle.ended_within(1.0), LIMIT_S)
+def _batches(out: Path) -> list[Path]:
+    """Return the log of Spark's file sink: a file for each batch that is committed."""
+    return [path for path in (out / "_spark_metadata").glob("*") if path.name.isdecimal() or path.suffix == ".compact"]
 
 
-def _attempts(client: fl.Client, handle: fl.JobHandle) -> list[dict[str, Any]]:
-    """Return the attempts of a job's first region."""
-    return client.http.call("GET", f"/jobs/{handle.id}/attempts").json()["regions"][0]["attempts"]
+def _committed(out: Path) -> list[dict[str, Any]]:
+    """Return the rows of all committed batches."""
+    entries = {line for batch in _batches(out) for line in batch.read_text().splitlines()[1:]}
+    files = {json.loads(entry)["path"].removeprefix("file:").replace("//", "") for entry in entries}
+    return [json.loads(line) for file in files for line in Path(file).read_text().splitlines()]
 
 
-def _activity(client: fl.Client, handle: fl.JobHandle) -> str:
-    """Return what the last attempt of a job's first region does; nothing if there is none."""
-    attempts = _attempts(client, handle)
-    return str(attempts[-1]["activity"] or "") if attempts else ""
+def test_a_killed_container_is_replaced_also_by_a_resource_manager_that_was_restarted(session: Session) -> None:
+    """While the ResourceManager is away, and when it is back, tasks run on as they are."""
+    with session.connect() as client:
+        handle = client.submit(endless("endless"))
+        until("a running task", lambda: activity(client, handle), LIMIT_S)
+        (worker,) = session.task_managers()
+
+        session.yarn.restart_resource_manager()
+        until("the application", lambda: session.yarn.application(session.id).get("state") == "RUNNING", LIMIT_S)
+        assert [process.pid for process in session.task_managers()] == [worker.pid]
+        assert [(each["attempt"], each["state"]) for each in attempts(client, handle)] == [(0, "RUNNING")]
+
+        worker.send_signal(signal.SIGKILL)
+        until("the next attempt", lambda: len(attempts(client, handle)) == 2, LIMIT_S)
+        until("a running task", lambda: activity(client, handle), LIMIT_S)
+        lost = attempts(client, handle)[0]
+        assert lost["failure"]["kind"] == "TaskManager lost"
+        assert "heartbeat" not in lost["failure"]["message"], "noticed before its heartbeats were missed"
+        assert [process.pid for process in session.task_managers()] != [worker.pid]
+        cancel(handle)
+
+
+PROGRAM = """\
+import json, sys, time
+from pathlib import Path
+import flintlock as fl
+
+place = Path(sys.argv[1])
+
+
+def numbered(number):
+    job = fl.Job(f"numbered-{number}")
+    job.result("rows", job.sql("one", f"SELECT {number} AS x"))
+    return job
+
+
+first = fl.run(numbered(1), quiet=True)
+with fl.connect() as client:
+    second = client.submit(numbered(2)).wait()
+    with (place / "runs").open("a") as file:
+        file.write(json.dumps([first.id, second.id]) + "\\n")
+    while not (place / "go").exists():
+        time.sleep(0.1)
+    client.submit(numbered(3)).wait()
+print("all three")
+row = {}["x"]
+"""
+
+
+def test_a_program_survives_its_application_master_finds_its_jobs_when_it_is_lost_and_fails_with_its_line(
+    session: Session,
+) -> None:
+    """It goes on while its ApplicationMaster is replaced. When it is lost itself, it runs again with the same jobs."""
+    place, yarn = session.place, session.yarn
+    (place / "nightly.py").write_text(PROGRAM)
+    started = session.run(
+        "run", "-t", "yarn-application", "-d", "-D", "yarn.application.name=nightly", "nightly.py", str(place)
+    )
+    application_id = started["cluster"].removeprefix("yarn://")
+    runs = place / "runs"
+
+    def lines() -> list[str]:
+        return runs.read_text().splitlines() if runs.exists() else []
+
+    until("the first run of the program", lines, LIMIT_S)
+    workers = session.task_managers(application_id)
+    session.master(application_id).send_signal(signal.SIGKILL)
+    until("another attempt", lambda: session.attempt(application_id) == 2, LIMIT_S)
+    with session.connect(started["cluster"]) as client:
+        program = client.job(started["jobid"])
+        until("the program, taken over", lambda: state(client, program) == "RUNNING", LIMIT_S)
+        assert [process.pid for process in session.task_managers(application_id)] == [each.pid for each in workers]
+        assert len(lines()) == 1, "the program has run on"
+
+    for process in workers:
+        process.send_signal(signal.SIGKILL)
+    until("the second run of the program", lambda: len(lines()) == 2, LIMIT_S)
+    (place / "go").touch()
+    until("the end of the application", lambda: yarn.application(application_id)["state"] == "FINISHED", LIMIT_S)
+
+    first, second = lines()
+    assert first == second, "the same jobs"
+    ended = yarn.application(application_id)
+    assert (ended["name"], ended["finalStatus"]) == ("nightly", "FAILED")
+    assert ended["diagnostics"].startswith(f"program 'nightly' ({started['jobid']}): FAILED")
+    assert "KeyError: 'x'" in ended["diagnostics"]
+    assert f'File "nightly.py", line {PROGRAM.count(chr(10))}' in ended["diagnostics"]
+    until("the end of its containers", lambda: not yarn.containers("", application_id), LIMIT_S)
+
+    def aggregated() -> bool:
+        logs = yarn.aggregated_logs.glob(f"**/{application_id}/*")
+        return any(b"all three\n" in path.read_bytes() for path in logs if path.is_file())
+
+    until("what the program has printed in YARN's logs", aggregated, LIMIT_S)
 
 
 def test_a_session_that_is_stopped_has_succeeded_for_yarn_and_leaves_nothing_behind(session: Session) -> None:
@@ -191,14 +263,3 @@ def test_a_session_that_is_stopped_has_succeeded_for_yarn_and_leaves_nothing_beh
     gone = flintlock("list", "-m", session.address, cwd=session.place)
     assert gone.returncode == 3
     assert f"{session.id} has ended on YARN, SUCCEEDED" in gone.stderr
-
-
-def _attempt(session: Session, application_id: str = "") -> int:
-    """Return which attempt of an ApplicationMaster is registered; of the session, unless another one is named."""
-    application_id = application_id or session.id
-    running = session.yarn.containers("yarn_jobmanager", application_id)
-    number = next(
-        (part for process in running for part in process.cwd().split("/") if part.startswith("container_")), ""
-    )
-    registered = session.yarn.application(application_id).get("state") == "RUNNING"
-    return int(number.split("_")[-2]) if number and registered else 0

@@ -1,7 +1,7 @@
-"""A real YARN for tests: a ResourceManager and a NodeManager on loopback, one for the whole run.
+"""A real YARN for tests, with HDFS where it is wanted: servers on loopback.
 
 They end with the process that started them. What they run are ordinary processes of this machine, in the directory of
-the fixture; the file system of the cluster is the local one.
+the fixture. The default file system is the local one; `hdfs_conf_dir` is a configuration with HDFS in its place.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -37,6 +37,27 @@ appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d %p %c{1}: %m%n%ex
 """
+_YARN: Final = "org.apache.hadoop.yarn.server."
+_NAME_NODE: Final = "org.apache.hadoop.hdfs.server.namenode.NameNode"
+_DATA_NODE: Final = "org.apache.hadoop.hdfs.server.datanode.DataNode"
+#: Two queues: what `urgent` needs of its half, containers of `default` have to give up within seconds.
+_QUEUES: Final[Mapping[str, object]] = {
+    "root.queues": "default,urgent",
+    "root.default.capacity": 50,
+    "root.default.maximum-capacity": 100,
+    "root.default.user-limit-factor": 2,
+    "root.urgent.capacity": 50,
+    "root.urgent.maximum-capacity": 100,
+    "root.urgent.user-limit-factor": 2,
+    "maximum-am-resource-percent": 1.0,
+}
+_PREEMPTION: Final[Mapping[str, object]] = {
+    "yarn.resourcemanager.scheduler.monitor.enable": "true",
+    "yarn.resourcemanager.monitor.capacity.preemption.monitoring_interval": 500,
+    "yarn.resourcemanager.monitor.capacity.preemption.max_wait_before_kill": 1000,
+    "yarn.resourcemanager.monitor.capacity.preemption.total_preemption_per_round": 1.0,
+    "yarn.resourcemanager.monitor.capacity.preemption.natural_termination_factor": 1.0,
+}
 _PORTS: Final[tuple[str, ...]] = (
     "address",
     "scheduler.address",
@@ -59,14 +80,81 @@ class RunningYarn:
         ports = dict(zip(_PORTS, _free_ports(len(_PORTS)), strict=True))
         self._web: Final = f"http://127.0.0.1:{ports['webapp.address']}/ws/v1/cluster"
         self._ports: Final = ports
+        self.hdfs_conf_dir: Final = home / "hdfs-conf"
+        files, web = _free_ports(2)
+        self.hdfs: Final = f"hdfs://127.0.0.1:{files}"
+        self._web_hdfs: Final = f"http://127.0.0.1:{web}"
         (home / "tmp").mkdir(parents=True)
         self._configure(self.conf_dir)
+        self._configure(self.hdfs_conf_dir, {}, {"fs.defaultFS": self.hdfs})
 
-    def start(self) -> None:
-        """Start both; return when the node is registered."""
-        self._start("resourcemanager", "resourcemanager.ResourceManager", self.conf_dir)
-        self._start("nodemanager", "nodemanager.NodeManager", self.conf_dir)
+    def start(self, *, hdfs: bool = False) -> None:
+        """Start both, and HDFS beside them; return when the node is registered, and HDFS has its node."""
+        self._start("resourcemanager", f"{_YARN}resourcemanager.ResourceManager", self.conf_dir)
+        self._start("nodemanager", f"{_YARN}nodemanager.NodeManager", self.conf_dir)
+        if hdfs:
+            self._start_hdfs()
         self._await_nodes("activeNodes", 1)
+
+    def start_node(self, name: str) -> None:
+        """Start one more NodeManager; return when it is registered."""
+        local = {f"yarn.nodemanager.{kind}-dirs": self.home / name / kind for kind in ("local", "log")}
+        self._configure(self.home / name, local)
+        active = self.nodes("activeNodes")
+        self._start(name, f"{_YARN}nodemanager.NodeManager", self.home / name)
+        self._await_nodes("activeNodes", active + 1)
+
+    def lose_node(self, name: str) -> None:
+        """Kill a NodeManager; its containers run on. Return when YARN counts the node as lost."""
+        lost = self.nodes("lostNodes")
+        self._kill(name)
+        self._await_nodes("lostNodes", lost + 1)
+
+    def restart_resource_manager(self) -> None:
+        """Kill the ResourceManager, and start it again; return when the nodes have registered with the new one."""
+        active = self.nodes("activeNodes")
+        self._kill("resourcemanager")
+        self._start("resourcemanager", f"{_YARN}resourcemanager.ResourceManager", self.conf_dir)
+        self._await_nodes("activeNodes", active)
+
+    def node_of(self, container: psutil.Process) -> str:
+        """Return the name of the NodeManager that has started a process."""
+        names = [name for name in self._servers if container.cwd().startswith(f"{self.home / name}/")]
+        return names[0] if names else "nodemanager"
+
+    def files(self, path: str) -> list[str]:
+        """Return the names in a directory of HDFS."""
+        answer = httpx.get(f"{self._web_hdfs}/webhdfs/v1{path}", params={"op": "LISTSTATUS"}, trust_env=False)
+        listed: list[dict[str, Any]] = answer.json().get("FileStatuses", {}).get("FileStatus", [])
+        return sorted(str(each["pathSuffix"]) for each in listed)
+
+    def put(self, path: str, content: bytes) -> None:
+        """Write a file into HDFS."""
+        parameters = {"op": "CREATE", "overwrite": "true"}
+        answer = httpx.put(
+            f"{self._web_hdfs}/webhdfs/v1{path}", params=parameters, content=content, trust_env=False,
+            follow_redirects=True, timeout=60,
+        )  # fmt: skip
+        answer.raise_for_status()
+
+    def _start_hdfs(self) -> None:
+        done = subprocess.run(
+            [*self._command(_NAME_NODE, self.hdfs_conf_dir), "-format", "-nonInteractive"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise RuntimeError(done.stderr[-2000:])
+        self._start("namenode", _NAME_NODE, self.hdfs_conf_dir)
+        self._start("datanode", _DATA_NODE, self.hdfs_conf_dir)
+        until("a DataNode", lambda: self._data_nodes() == 1, 300)
+
+    def _data_nodes(self) -> int:
+        query = "Hadoop:service=NameNode,name=FSNamesystemState"
+        with suppress(httpx.TransportError):
+            answer = httpx.get(f"{self._web_hdfs}/jmx", params={"qry": query}, trust_env=False)
+            beans: list[dict[str, Any]] = answer.json().get("beans", []) if answer.status_code == 200 else []
+            return int(beans[0].get("NumLiveDataNodes", 0)) if beans else 0
+        return 0
 
     def nodes(self, kind: str) -> int:
         """Return a count of nodes, as YARN's metrics name it."""
@@ -89,6 +177,25 @@ class RunningYarn:
         for server in self._servers.values():
             server.kill()
             server.wait()
+
+    def _kill(self, name: str) -> None:
+        server = self._servers.pop(name)
+        server.kill()
+        server.wait()
+
+    def rest_of(self, application_id: str) -> str:
+        """Return where the JobManager of an application listens, as it has registered; empty until then."""
+        address = self.application(application_id).get("amRPCAddress") or ""
+        return f"http://{address}" if address.rpartition(":")[2].isdecimal() else ""
+
+    def executors(self, application_id: str) -> list[psutil.Process]:
+        """Return the processes of Spark in the containers of an application, its Python workers among them."""
+        found: list[psutil.Process] = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if f"/{application_id}/container_" in process.cwd():
+                    found.append(process)
+        return found
 
     def applications(self) -> list[dict[str, Any]]:
         """Return all applications, as YARN's REST API has them."""
@@ -122,24 +229,38 @@ class RunningYarn:
         return {}
 
     def _start(self, name: str, main: str, conf_dir: Path) -> None:
-        jars = [str(path) for path in sorted(self._jars.glob("*.jar"))]
-        jars += [str(path) for jar in _JARS for path in sorted((spark_home() / "jars").glob(f"{jar}*.jar"))]
-        command = [find_java(os.environ).executable, *_FLAGS, f"-Dyarn.log.dir={self.home}",
-                   f"-Djava.io.tmpdir={self.home / 'tmp'}", "-cp", os.pathsep.join((str(conf_dir), *jars)),
-                   f"org.apache.hadoop.yarn.server.{main}"]  # fmt: skip
         with (self.home / f"{name}.log").open("ab") as log:
             self._servers[name] = subprocess.Popen(
-                ending_with_this_process(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                ending_with_this_process(self._command(main, conf_dir)),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
 
-    def _configure(self, conf_dir: Path) -> None:
+    def _command(self, main: str, conf_dir: Path) -> list[str]:
+        jars = [str(path) for path in sorted(self._jars.glob("*.jar"))]
+        jars += [str(path) for jar in _JARS for path in sorted((spark_home() / "jars").glob(f"{jar}*.jar"))]
+        return [find_java(os.environ).executable, *_FLAGS, f"-Dyarn.log.dir={self.home}",
+                f"-Djava.io.tmpdir={self.home / 'tmp'}", "-cp", os.pathsep.join((str(conf_dir), *jars)),
+                main]  # fmt: skip
+
+    def _configure(
+        self, conf_dir: Path, yarn: Mapping[str, object] | None = None, core: Mapping[str, object] | None = None
+    ) -> None:
         conf_dir.mkdir(parents=True)
         manager = {f"yarn.resourcemanager.{name}": f"127.0.0.1:{port}" for name, port in self._ports.items()}
         nodes = {
             f"yarn.nodemanager.{name}": "127.0.0.1:0" for name in ("address", "localizer.address", "webapp.address")
         }
         sites: dict[str, dict[str, object]] = {
-            "core-site": {"fs.defaultFS": "file:///", "hadoop.tmp.dir": self.home / "tmp"},
+            "core-site": {"fs.defaultFS": "file:///", "hadoop.tmp.dir": self.home / "tmp", **(core or {})},
+            "hdfs-site": {
+                "dfs.replication": 1,
+                "dfs.permissions.enabled": "false",
+                "dfs.namenode.http-address": self._web_hdfs.removeprefix("http://"),
+                "dfs.datanode.hostname": "127.0.0.1",
+                **{f"dfs.datanode.{name}": "127.0.0.1:0" for name in ("address", "http.address", "ipc.address")},
+            },
             "yarn-site": {
                 **manager,
                 **nodes,
@@ -154,6 +275,7 @@ class RunningYarn:
                 "yarn.resourcemanager.nodemanagers.heartbeat-interval-ms": 200,
                 "yarn.am.liveness-monitor.expiry-interval-ms": 300_000,
                 "yarn.nm.liveness-monitor.expiry-interval-ms": 30_000,
+                **_PREEMPTION,
                 "yarn.resourcemanager.recovery.enabled": "true",
                 "yarn.resourcemanager.store.class": (
                     "org.apache.hadoop.yarn.server.resourcemanager.recovery.FileSystemRMStateStore"
@@ -161,12 +283,9 @@ class RunningYarn:
                 "yarn.resourcemanager.fs.state-store.uri": f"file://{self.home}/rmstate",
                 "yarn.log-aggregation-enable": "true",
                 "yarn.nodemanager.remote-app-log-dir": f"file://{self.aggregated_logs}",
+                **(yarn or {}),
             },
-            "capacity-scheduler": {
-                "yarn.scheduler.capacity.root.queues": "default",
-                "yarn.scheduler.capacity.root.default.capacity": 100,
-                "yarn.scheduler.capacity.maximum-am-resource-percent": 1.0,
-            },
+            "capacity-scheduler": {f"yarn.scheduler.capacity.{key}": value for key, value in _QUEUES.items()},
         }
         for name, values in sites.items():
             rows = "".join(f"<property><name>{key}</name><value>{value}</value></property>\n"
@@ -176,12 +295,12 @@ class RunningYarn:
 
 
 @contextmanager
-def running_yarn(home: Path) -> Generator[RunningYarn]:
-    """Run YARN while the context lasts. Raises NotInstallable if its jars cannot be had."""
+def running_yarn(home: Path, *, hdfs: bool = False) -> Generator[RunningYarn]:
+    """Run YARN, with HDFS or without, while the context lasts. Raises NotInstallable if its jars cannot be had."""
     with ExitStack() as stack:
         yarn = RunningYarn(home)
         stack.callback(yarn.stop)
-        yarn.start()
+        yarn.start(hdfs=hdfs)
         yield yarn
 
 
