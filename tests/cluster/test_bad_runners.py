@@ -350,15 +350,16 @@ def test_settings_views_and_artifacts_of_one_job_are_invisible_to_another(b: Run
     done, go = b.path("done"), b.path("go")
     module = b.artifact("only_mine.py", b"VALUE = 1\n")
     first = f"""
-import os, time, only_mine
+import os, tempfile, time, only_mine
 from pyspark.sql import SparkSession, functions as F
 spark = SparkSession.builder.getOrCreate()
 spark.conf.set("spark.sql.shuffle.partitions", "77")
 spark.conf.set("spark.my.own", "secret")
 spark.range(3).createOrReplaceTempView("mine")
-with open("later_mine.py", "w") as file:
+later = os.path.join(tempfile.mkdtemp(), "later_mine.py")
+with open(later, "w") as file:
     file.write("VALUE = 2\\n")
-spark.addArtifact("later_mine.py", pyfile=True)
+spark.addArtifact(later, pyfile=True)
 def value(x):
     import only_mine, later_mine
     return only_mine.VALUE + later_mine.VALUE

@@ -63,12 +63,12 @@ def test_finished_and_failed_jobs_are_shown_with_results_failures_and_output(
         {PRELUDE}
         await page.reload();
         const shown = {{}};
-        const show = async (name, tab, text) => {{
+        const show = async (name, tab, text, where = "main") => {{
             await open(`#/jobs/${{argument.jobs[name]}}/${{tab}}`);
-            await page.getByText(text).first().waitFor();
+            await page.locator(where).getByText(text).first().waitFor();
             shown[name] = await page.locator("main").innerText();
         }};
-        await show("squares", "results", "square");
+        await show("squares", "results", "square", "main table");
         await show("typo", "failures", "UNRESOLVED_COLUMN");
         await show("wordy", "failures", "words words");
         await show("printing", "logs", "printed");
@@ -262,7 +262,7 @@ def test_a_graph_in_python_is_read_by_a_taskmanager_its_problems_are_marked_and_
         await page.waitForURL(url => url.href !== first);
         await page.locator("main header").getByText("FINISHED", {{exact: true}}).first().waitFor();
         await page.getByRole("link", {{name: "results"}}).click();
-        await page.getByText("5 rows").waitFor();
+        await page.locator("main table").getByText("64", {{exact: true}}).waitFor();
         return {{wrong, refused, first, rows: await page.locator("main").innerText(), problems}};
         """,
         {"origin": standing.url, "link": link, "directory": str(tmp_path)},
