@@ -803,7 +803,7 @@ def test_what_a_runner_leaves_running_ends_with_it(b: RunnerHarness) -> None:
 
 
 def test_scratch_directories_are_removed(b: RunnerHarness) -> None:
-    ran = b.run(b.program("open('left-behind', 'w').close()\n"))
+    ran = b.run(b.program("import os\nopen(os.path.join(os.getcwd(), 'left-behind'), 'w').close()\n"))
     assert ran.finished
     b.loop.run(b.until(lambda: not ran.runner.scratch.exists()))
 
