@@ -24,6 +24,8 @@ TESTS: Final = Path(__file__).parent
 
 #: Cheap tests first. A folder that is not named here runs before the cluster tests.
 ORDER: Final = ("unit", "simulation", "contract")
+#: The first of the cluster tests: at the end no process waits long for the other.
+LONGEST: Final = ("test_chaos.py", "test_streaming_kills.py", "test_standalone.py", "test_yarn.py")
 #: What branch coverage is measured of: see tool.coverage in pyproject.toml.
 MEASURED: Final = ("unit", "contract")
 
@@ -43,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def rank(item: pytest.Item) -> int:
         name = folder(item)
         if name == "cluster":
-            return len(ORDER) + 1
+            return len(ORDER) + (1 if item.path.name in LONGEST else 2)
         return ORDER.index(name) if name in ORDER else len(ORDER)
 
     for item in items:

@@ -28,8 +28,8 @@ from tests.cluster.processes import until
 SETTINGS: Final = {
     "heartbeat.interval": "1 s",
     "heartbeat.timeout": "8 s",
-    "high-availability.embedded.silence-timeout": "4 s",
-    "high-availability.recovery-time": "4 s",
+    "high-availability.embedded.silence-timeout": "3 s",
+    "high-availability.recovery-time": "3 s",
 }
 
 

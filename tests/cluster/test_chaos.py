@@ -28,7 +28,7 @@ def test_nothing_acknowledged_is_lost_or_done_twice_whatever_is_cut_filled_or_st
     _, reason = isolated(["true"])
     if reason:
         pytest.skip(reason)
-    # The leader's disk stalls and fills up, it and a TaskManager are cut off from ZooKeeper, and a server's disk stalls.
+    # The leader's disk stalls and fills up, the leader and a TaskManager are cut off, a disk of ZooKeeper stalls.
     chosen = ("--seed", "176", "--faults", "5", "--streams", "1", "--batches", "12")
     done = subprocess.run(
         [sys.executable, "-m", "tests.chaos", *chosen],

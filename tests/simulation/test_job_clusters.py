@@ -31,7 +31,7 @@ from flintlock.testing.simulation.workers import UNREGISTERED_S
 from flintlock.testing.simulation.workload import draw_job, with_id
 from flintlock.testing.virtual_time import run_virtual
 
-SEEDS: Final = 36
+SEEDS: Final = 24
 _LONGEST_S: Final = 4 * 3600.0
 _AFTERWARDS_S: Final = 60.0  # in which nothing may begin again
 

@@ -1,14 +1,32 @@
-"""What every election needs for its terms: an offer of leadership, and a scope that can be revoked."""
+"""What every election needs for its terms: an offer of leadership, a scope that can be revoked, and waiting in it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from flintlock.model.errors import Fenced, InvariantBroken
 from flintlock.model.ids import FencingToken
+
+T = TypeVar("T")
+
+
+async def unless_cancelled(together: Awaitable[T]) -> T:
+    """Wait for several requests (`asyncio.gather`). A cancellation wins over an error that comes with it.
+
+    `gather` itself raises the error of a request that has just failed, though the others were cancelled: a task that
+    tries again would never end, and neither would the term that has cancelled it.
+    """
+    task = asyncio.current_task()
+    before = 0 if task is None else task.cancelling()
+    try:
+        return await together
+    except Exception:
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError from None
+        raise
 
 
 class Offer:

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from flintlock.ha.terms import Offer, RevocableScope
-from flintlock.model.errors import Fenced
+from flintlock.ha.terms import Offer, RevocableScope, unless_cancelled
+from flintlock.model.errors import Fenced, Unavailable
 from flintlock.model.ids import Epoch, FencingToken
 
 pytestmark = pytest.mark.anyio
@@ -99,3 +99,27 @@ def test_an_offer_that_was_withdrawn_or_used_cannot_be_taken() -> None:
 
     with pytest.raises(Fenced, match="epoch 1"), offer:
         pass
+
+
+async def test_a_cancellation_that_comes_with_an_error_of_a_request_is_not_lost() -> None:
+    """A task that tries again after errors ends when its term does."""
+    loop = asyncio.get_running_loop()
+    failing, pending = loop.create_future(), loop.create_future()
+
+    async def body() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            await unless_cancelled(asyncio.gather(failing, pending))
+
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(body(), name="body")
+        await asyncio.sleep(0)
+        failing.set_exception(Unavailable("the connection is lost"))
+        task.cancel()
+
+
+async def test_an_error_of_a_request_is_raised_as_it_is() -> None:
+    async def fail() -> None:
+        raise Unavailable("the connection is lost")
+
+    with pytest.raises(Unavailable):
+        await unless_cancelled(asyncio.gather(fail(), asyncio.sleep(0)))

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import structlog
 
-from flintlock.ha.terms import Offer, RevocableScope
+from flintlock.ha.terms import Offer, RevocableScope, unless_cancelled
 from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.leadership_deadline import LeadershipDeadline
 from flintlock.ha.zookeeper.link import ZooKeeperLink
@@ -185,7 +185,7 @@ class LatchElection:
     async def _another_is_ready(self, latch: str) -> bool:
         """Return whether another candidate says that it reaches the storage directory. Raises Unavailable."""
         paths = [f"{self._paths.latches}/{name}" for name in await self._link.children(self._paths.latches)]
-        nodes = await asyncio.gather(*(self._link.get(path) for path in paths if path != latch))
+        nodes = await unless_cancelled(asyncio.gather(*(self._link.get(path) for path in paths if path != latch)))
         return any(node is not None and node.data == READY for node in nodes)
 
     async def _wait_for_storage(self) -> None:
@@ -299,8 +299,8 @@ class LatchElection:
             fresh = asyncio.Event() if changed is None or changed.is_set() else None
             changed = fresh or changed or asyncio.Event()
             try:
-                _, refusal = await asyncio.gather(
-                    self._link.exists(term.latch, fresh), self._link.transact(still_leads)
+                _, refusal = await unless_cancelled(
+                    asyncio.gather(self._link.exists(term.latch, fresh), self._link.transact(still_leads))
                 )
                 if refusal is not None:
                     term.end(await self._explain(term, refusal))

@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 
 from flintlock.ha import payloads
 from flintlock.ha.store_rules import SLICE, batched, no_job_for_operations
+from flintlock.ha.terms import unless_cancelled
 from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.jobs import ZooKeeperJobGraphStore, ZooKeeperJobResultStore, key_removal
 from flintlock.ha.zookeeper.operations import Check, Create, Delete, Op, SetData
@@ -153,11 +154,13 @@ class ZooKeeperEndedJobStore(TermStore):
 
     async def expire(self, before_ms: int) -> tuple[JobId, ...]:
         """Remove jobs that ended before then, each in a transaction of its own."""
-        names, dirty, graphs, quarantined = await asyncio.gather(
-            self._names(self._paths.ends),
-            self._names(self._paths.dirty),
-            self._names(self._paths.graphs),
-            self._names(self._paths.quarantine),
+        names, dirty, graphs, quarantined = await unless_cancelled(
+            asyncio.gather(
+                self._names(self._paths.ends),
+                self._names(self._paths.dirty),
+                self._names(self._paths.graphs),
+                self._names(self._paths.quarantine),
+            )
         )
         marks = await _in_thread_if_many(names, lambda: _old_marks(names, before_ms))
         for kept in (*dirty, *graphs, *quarantined):
@@ -179,12 +182,14 @@ class ZooKeeperEndedJobStore(TermStore):
 
         async def plan() -> Change:
             nonlocal removed
-            dirty, graph, ended, result, quarantined = await asyncio.gather(
-                self._link.exists(paths.dirty_mark(job_id)),
-                self._link.exists(paths.graph(job_id)),
-                self._find(paths.ended_job(job_id), tree.ENDED),
-                self._find(paths.result(job_id), tree.RESULT),
-                self._link.exists(paths.quarantined_graph(job_id)),
+            dirty, graph, ended, result, quarantined = await unless_cancelled(
+                asyncio.gather(
+                    self._link.exists(paths.dirty_mark(job_id)),
+                    self._link.exists(paths.graph(job_id)),
+                    self._find(paths.ended_job(job_id), tree.ENDED),
+                    self._find(paths.result(job_id), tree.RESULT),
+                    self._link.exists(paths.quarantined_graph(job_id)),
+                )
             )
             kept = dirty or graph or quarantined
             removed = not kept and (_is_old(ended, before_ms) or _is_old(result, before_ms))
@@ -218,8 +223,12 @@ class ZooKeeperJobOperationStore(TermStore):
         path = paths.job_operations(job_id)
 
         async def plan() -> Change:
-            graph, result, node = await asyncio.gather(
-                self._link.exists(paths.graph(job_id)), self._link.exists(paths.result(job_id)), self._link.get(path)
+            graph, result, node = await unless_cancelled(
+                asyncio.gather(
+                    self._link.exists(paths.graph(job_id)),
+                    self._link.exists(paths.result(job_id)),
+                    self._link.get(path),
+                )
             )
             if not graph and not result:
                 raise no_job_for_operations(job_id)

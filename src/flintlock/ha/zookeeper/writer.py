@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from flintlock.ha.payloads import Payload
 from flintlock.ha.store_rules import fence
+from flintlock.ha.terms import unless_cancelled
 from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.link import ZooKeeperLink
 from flintlock.ha.zookeeper.operations import Check, Create, Op, Refusal, RefusalReason, SetData, check_size
@@ -152,7 +153,8 @@ class TermStore:
     async def _stored(self, kind: str, job_id: JobId, *payloads: bytes) -> AsyncGenerator[tuple[str, ...]]:
         """Store payloads; yields their names, for pointers."""
         epoch = self._token.epoch
-        names = tuple(await asyncio.gather(*(self._files.write(kind, job_id, epoch, each) for each in payloads)))
+        writing = asyncio.gather(*(self._files.write(kind, job_id, epoch, each) for each in payloads))
+        names = tuple(await unless_cancelled(writing))
         async with self._pointed(names):
             yield names
 
@@ -217,5 +219,5 @@ async def for_each(items: Iterable[P], ask: Callable[[P], Awaitable[T]]) -> list
     pending = list(items)
     answers: list[T] = []
     for start in range(0, len(pending), BATCH):
-        answers += await asyncio.gather(*(ask(item) for item in pending[start : start + BATCH]))
+        answers += await unless_cancelled(asyncio.gather(*(ask(item) for item in pending[start : start + BATCH])))
     return answers
