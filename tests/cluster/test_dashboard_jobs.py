@@ -71,7 +71,7 @@ def test_finished_and_failed_jobs_are_shown_with_results_failures_and_output(
         await show("squares", "results", "square", "main table");
         await show("typo", "failures", "UNRESOLVED_COLUMN");
         await show("wordy", "failures", "words words");
-        await show("printing", "logs", "printed");
+        await show("printing", "logs", "by a program");
         await open("#/taskmanagers");
         await page.getByRole("table").getByRole("link").first().click();
         await page.getByText("Heap of the engine").waitFor();
