@@ -41,7 +41,7 @@ def batches_beside_savepoints() -> Iterator[Figure]:
         seen: dict[int, tuple[int, int]] = {}  # begin and duration of each batch, in milliseconds
         beside: list[float] = []
         alone: list[float] = []
-        for _ in range(ROUNDS):
+        while len(beside) < ROUNDS:
             first = _latest(commits)
             until("batches", lambda first=first: _latest(commits) >= first + BATCHES, 300)
             begun_ms = time.time() * 1000
@@ -51,6 +51,8 @@ def batches_beside_savepoints() -> Iterator[Figure]:
             until("the batch beside the savepoint", lambda last=last: _latest(commits) > last, 300)
             until("its figures", lambda last=last: _figures(client, handle.id, seen) > last, 60)
             touched = {id_ for id_, (at, took) in seen.items() if at < ended_ms and at + took > begun_ms}
+            if not touched:
+                continue  # it was made between two batches
             quiet = [
                 took for id_, (_, took) in seen.items() if first < id_ and id_ not in touched and id_ < max(touched)
             ]
