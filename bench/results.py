@@ -108,20 +108,31 @@ def publish() -> bool:
     results = _read()
     if results is None:
         return False
-    PAGE.write_text(page(results), encoding="utf-8")
+    previous = PAGE.read_text(encoding="utf-8") if PAGE.is_file() else ""
+    PAGE.write_text(page(results, previous), encoding="utf-8")
     return True
 
 
-def page(results: Results) -> str:
-    """Return the results as a page."""
+def page(results: Results, previous: str = "") -> str:
+    """Return the results as a page.
+
+    Rows of the page before stay, if it is of the same machine, for figures that were not measured here.
+    """
     machine = results.machine
-    lines = [
-        _INTRODUCTION,
+    where = [
         f"Machine: {machine.processor}, {machine.cores} cores, {machine.memory_gb:g} GB of memory, {machine.system}.",
         f"Python {machine.python}, PySpark {machine.pyspark}.",
+    ]
+    former = previous.splitlines() if "\n".join(where) in previous else []
+    rows = {_figure_of(line): line for line in former if line.startswith("| ")}
+    rows.pop("Figure", None)
+    rows |= {_figure_of(row): row for row in map(_row, results.measured)}
+    lines = [
+        _INTRODUCTION,
+        *where,
         "",
     ]
-    if any(item.shared for item in results.measured):
+    if any(" \\* |" in row for row in rows.values()):
         lines += [
             "**Rows marked with \\* were measured while other work used the same cores**:",
             "their times are longer, and their rates lower, than on an idle machine.",
@@ -130,9 +141,14 @@ def page(results: Results) -> str:
     lines += [
         "| Figure | Value | Middle half | Samples | Bound | Met | Flink 2.3 | Measured against | Date |",
         "|---|---|---|---|---|---|---|---|---|",
-        *(_row(item) for item in results.measured),
+        *rows.values(),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _figure_of(row: str) -> str:
+    """Return which figure a row of the page shows."""
+    return row.split(" | ", maxsplit=1)[0].removeprefix("| ").removesuffix(" \\*")
 
 
 def _row(item: Measured) -> str:

@@ -6,6 +6,7 @@ import pytest
 from bench import results
 from bench.figures import Bound, Figure
 from bench.results import Machine, Measured, Results, page
+from msgspec import structs
 
 MACHINE = Machine(system="Linux 6", processor="a processor", cores=2, memory_gb=16.0, python="3.11.7", pyspark="4.3.0")
 
@@ -56,3 +57,17 @@ def test_a_new_measurement_replaces_the_last_one_and_leaves_the_others(
     text = (tmp_path / "page.md").read_text()
     assert text.index("time of a") < text.index("time of b")
     assert "| 4 ms |" in row(text, "b")
+
+
+def test_a_page_keeps_rows_of_the_same_machine_that_were_not_measured_again() -> None:
+    first = Results(machine=MACHINE, measured=(results.measured(figure("a"), 1.5), results.measured(figure("b"), 0.0)))
+    again = Results(machine=MACHINE, measured=(results.measured(figure("a", 4.0), 0.0),))
+
+    text = page(again, page(first))
+
+    assert "| 4 ms |" in row(text, "a")
+    assert text.count("time of a") == text.count("time of b") == 1
+    assert "measured while other work" not in text
+
+    elsewhere = Results(machine=structs.replace(MACHINE, cores=64), measured=again.measured)
+    assert "time of b" not in page(elsewhere, page(first))
