@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
+import httpx
 import pytest
 from pyarrow import parquet
 from pyspark.sql import DataFrame
@@ -149,6 +150,28 @@ def test_a_failed_job_is_run_again_from_where_it_failed(standing: Processes, tmp
     refused = flintlock("rerun", done.id, "--from-failed", "-m", standing.url, cwd=tmp_path)
     assert refused.returncode == 2
     assert "only a job that has FAILED" in refused.stderr, refused.stderr
+
+
+def test_sparks_ui_and_the_logs_of_a_taskmanager_are_reached_through_the_jobmanager(
+    standing: Processes, tmp_path: Path
+) -> None:
+    """With a link that its user can open in a browser, which has no token."""
+    with fl.connect(standing.url) as client:
+        client.sql("SELECT count(*) AS n FROM range(1000)")
+        (entry,) = client.task_managers()
+        link = client.spark_ui_link(entry.id)
+    with httpx.Client(base_url=standing.url, follow_redirects=True) as browser:
+        page = browser.get(link)
+        assert page.status_code == 200, page.text
+        assert "Spark Jobs" in page.text
+        assert "Completed Jobs" in page.text
+        address = str(page.url).partition("?")[0]
+        assert address.startswith(standing.url)
+        stages = browser.get(f"{address.removesuffix('/').removesuffix('/jobs')}/stages/")
+        assert stages.status_code == 200
+        assert "Completed Stages" in stages.text
+    log = flintlock("logs", "--taskmanager", entry.id, "--engine", "-m", standing.url, cwd=tmp_path)
+    assert log.returncode == 0, log.stderr
 
 
 USERS_TESTS = """
