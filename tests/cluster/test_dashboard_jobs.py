@@ -45,6 +45,13 @@ CLICKS: Final[dict[str, Any]] = {
 }
 PROGRAM: Final = "print('<b>printed</b> by a program')\n"
 
+#: The page that logs in has ended, and what goes wrong from now on is noted.
+LOGGED_IN: Final = f"""
+    await page.goto(argument.link);
+    await page.getByText("Live", {{exact: true}}).waitFor();
+    {PRELUDE}
+"""
+
 
 def test_finished_and_failed_jobs_are_shown_with_results_failures_and_output(
     standing: Processes, chromium: Chromium, dashboard: Path, tmp_path: Path
@@ -58,9 +65,7 @@ def test_finished_and_failed_jobs_are_shown_with_results_failures_and_output(
     link = flintlock("dashboard", "-m", standing.url, cwd=tmp_path).stdout.strip()
     outcome = chromium.run(
         f"""
-        await page.goto(argument.link);
-        await page.getByText("Live", {{exact: true}}).waitFor();  // the page that logs in has ended
-        {PRELUDE}
+        {LOGGED_IN}
         await page.reload();
         const shown = {{}};
         const show = async (name, tab, text, where = "main") => {{
@@ -109,9 +114,7 @@ def test_the_batches_of_a_streaming_job_are_shown_and_it_is_saved_and_stopped_in
     link = flintlock("dashboard", "-m", standing.url, cwd=tmp_path).stdout.strip()
     outcome = chromium.run(
         f"""
-        await page.goto(argument.link);
-        await page.getByText("Live", {{exact: true}}).waitFor();
-        {PRELUDE}
+        {LOGGED_IN}
         await page.reload();
         await open(`#/jobs/${{argument.job}}/streaming`);
         await page.getByRole("region", {{name: "Sources of out"}}).waitFor();
@@ -170,9 +173,7 @@ def test_axe_finds_nothing_serious_on_pages_of_jobs_that_run_have_run_and_have_f
     link = flintlock("dashboard", "-m", standing.url, cwd=tmp_path).stdout.strip()
     outcome = chromium.run(
         f"""
-        await page.goto(argument.link);
-        await page.getByText("Live", {{exact: true}}).waitFor();
-        {PRELUDE}
+        {LOGGED_IN}
         {LOOK}
         await open("#/");
         const show = async (name, tab, ready) => {{
@@ -239,9 +240,7 @@ def test_a_graph_in_python_is_read_by_a_taskmanager_its_problems_are_marked_and_
     link = flintlock("dashboard", "-m", standing.url, cwd=tmp_path).stdout.strip()
     outcome = chromium.run(
         f"""
-        await page.goto(argument.link);
-        await page.getByText("Live", {{exact: true}}).waitFor();
-        {PRELUDE}
+        {LOGGED_IN}
         await open("#/new");
         const choose = file => page.locator("input[type=file]").setInputFiles([`${{argument.directory}}/${{file}}`]);
         await choose("wrong/cubes.py");

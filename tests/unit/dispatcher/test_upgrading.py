@@ -1,4 +1,4 @@
-"""Upgrades: a job takes the place of another one, or that goes on; also where leaders die in between."""
+"""Upgrades: a job takes the place of another one, or that goes on. Deaths of leaders: `test_upgrading_leaders`."""
 
 from __future__ import annotations
 

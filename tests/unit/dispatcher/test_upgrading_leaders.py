@@ -66,6 +66,14 @@ def store_last(harness: DispatcherHarness, job_id: JobId) -> None:
     harness.cluster.graphs[job_id] = last
 
 
+def store_former_again(harness: DispatcherHarness) -> None:
+    """Store the former job again, as a leader that goes back does before the end of the failed job is durable."""
+    stored = payloads.STORED_JOB.decode(harness.cluster.graphs[B], "the job")
+    assert stored.upgrade is not None
+    again = core.former_again(stored.graph, stored.upgrade.former)
+    harness.cluster.graphs[BACK] = payloads.STORED_JOB.encode(StoredJob(graph=again, submitted_ms=1))
+
+
 @virtual_time
 async def test_a_predecessor_that_is_recovered_long_after_its_successor_is_stopped_first() -> None:
     harness = DispatcherHarness()
@@ -89,10 +97,7 @@ async def test_a_former_job_that_is_recovered_long_after_the_failed_one_is_not_s
     async with harness.leading() as dispatcher:
         (await stopping(harness, dispatcher)).finish()
         await running_of(harness, B)
-    stored = payloads.STORED_JOB.decode(harness.cluster.graphs[B], "the job")
-    assert stored.upgrade is not None
-    again = core.former_again(stored.graph, stored.upgrade.former)
-    harness.cluster.graphs[BACK] = payloads.STORED_JOB.encode(StoredJob(graph=again, submitted_ms=1))
+    store_former_again(harness)
     store_last(harness, BACK)
     harness.job_masters.made.clear()
     harness.job_masters.fail_for[B] = JobFailed("no")
@@ -129,10 +134,7 @@ async def test_a_leader_that_died_after_it_had_gone_back_is_followed_by_one_that
     async with harness.leading() as dispatcher:
         (await stopping(harness, dispatcher)).finish()
         await running_of(harness, B)
-    stored = payloads.STORED_JOB.decode(harness.cluster.graphs[B], "the job")
-    assert stored.upgrade is not None
-    again = core.former_again(stored.graph, stored.upgrade.former)
-    harness.cluster.graphs[BACK] = payloads.STORED_JOB.encode(StoredJob(graph=again, submitted_ms=1))
+    store_former_again(harness)
     harness.job_masters.made.clear()
     async with harness.leading() as dispatcher:
         await running_of(harness, BACK)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from starlette.requests import Request
 from tests.unit.rest.rest_harness import RESOURCES, A, B, RestHarness, ended, running
 
 from flintlock.gateways.leader import JobManagerInfo
-from flintlock.model.access.principals import ANONYMOUS, Principal
+from flintlock.model.access.principals import ANONYMOUS, Principal, Role
 from flintlock.model.errors import Unauthenticated, Unavailable
 from flintlock.model.slots import ResourceOverview
 from flintlock.model.states import JobStatus
@@ -21,6 +22,7 @@ from flintlock.rest.events.documents import FollowedDocument, Follower, Response
 from flintlock.rest.events.shared import SharedValues
 from flintlock.rest.events.stream import event_stream
 from flintlock.rest.server.http import AUTHENTICATE, PRINCIPAL, RestCall
+from flintlock.rest.server.routes import ROUTES
 from flintlock.testing.virtual_time import run_virtual
 
 
@@ -307,6 +309,31 @@ def test_documents_are_followed_and_sent_again_only_when_they_have_changed(rest:
 def test_only_documents_for_viewers_that_the_leader_makes_can_be_followed(rest: RestHarness, path: str) -> None:
     (problem,) = rest.refused(400, "GET", f"/events?follow={path}")
     assert "is no document that can be followed" in problem
+
+
+def test_each_document_that_can_be_followed_is_for_viewers() -> None:
+    """A stream reads it once for all callers, and checks only who may follow events."""
+    followed = [row for row in ROUTES if row.follow_s]
+    assert followed
+    assert {(row.method, row.role) for row in followed} == {("GET", Role.VIEWER)}
+
+
+def test_values_that_no_stream_asks_for_any_more_are_dropped() -> None:
+    """Documents can be large: those of streams that have ended are not kept."""
+
+    async def scenario() -> list[int]:
+        shared, made = SharedValues(), [0]
+
+        async def make() -> object:
+            made[0] += 1
+            return made[0]
+
+        for key, later_s in (("left", 10.0), ("kept", 55.0), ("kept", 0.0), ("left", 0.0)):
+            await shared.get(key, math.inf, make)
+            await asyncio.sleep(later_s)
+        return made
+
+    assert run_virtual(scenario()) == [3]  # `left` was made again
 
 
 def test_a_stream_follows_a_bounded_number_of_documents(rest: RestHarness) -> None:

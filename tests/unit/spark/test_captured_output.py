@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from flintlock.host.logs.stderr_spans import stderr_spans
+from flintlock.spark.runner import captured_output
 from flintlock.spark.runner.captured_output import LAST_BYTES, CapturedOutput
 
 
@@ -153,3 +154,22 @@ def test_standard_error_is_recorded_beside_the_log(log: Path) -> None:
     assert stderr_spans(str(log), 6, 20) == ((6, 14), (19, 20))
     assert stderr_spans(str(log), 14, 19) == ()
     assert stderr_spans(str(log.with_name("other")), 0, 1000) == ()
+
+
+def test_the_record_of_standard_error_is_bounded(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that writes single bytes in turn would have a record that is larger than its log."""
+    monkeypatch.setattr(captured_output, "MOST_SPANS", 2)
+    (printed, printing), (failed, failing) = os.pipe(), os.pipe()
+    output = CapturedOutput(printed, failed)
+    output.open(str(log), 1 << 20)
+    for _ in range(4):
+        os.write(printing, b"o")
+        output.pump(printed)
+        os.write(failing, b"e")
+        output.pump(failed)
+    os.close(printing)
+    os.close(failing)
+    output.close()
+
+    assert log.read_text() == "oeoeoeoe"
+    assert stderr_spans(str(log), 0, 1000) == ((1, 2), (3, 4))

@@ -15,7 +15,7 @@ def test_the_files_of_released_sessions_are_removed_and_no_others(tmp_path: Path
     (tmp_path / "beside").mkdir()
     assert has_session_files(root)
 
-    remove_session_files(root, ["one", "never-had-files", "../beside", ".", ""])
+    remove_session_files(root, ["one", "never-had-files", "../beside", "..", ".", ""])
 
     assert [path.name for path in root.iterdir()] == ["two"]
     assert (tmp_path / "beside").is_dir()

@@ -1,7 +1,8 @@
 """Values that many streams look at, made once for all of them.
 
 A stream asks for a value whenever it looks; it is made again only if the last one is older than the stream accepts, and
-has a new version only if it differs. So the work is that of one stream, however many there are.
+has a new version only if it differs. So the work is that of one stream, however many there are. A value that no stream
+has asked for lately is dropped: documents can be large, and their streams end.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 _MOST_VALUES: Final = 1000
+_UNUSED_S: Final = 60.0
 
 
 class _Entry:
     """One value; the lock is held while it is made."""
 
-    __slots__ = ("lock", "looked_s", "value", "version")
+    __slots__ = ("asked_s", "lock", "looked_s", "value", "version")
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
-        self.looked_s = -math.inf
+        self.asked_s = self.looked_s = -math.inf
         self.value: object = None
         self.version = 0
 
@@ -44,6 +46,8 @@ class SharedValues:
         else:
             self._entries.move_to_end(key)
         clock_s = asyncio.get_running_loop().time
+        entry.asked_s = clock_s()
+        self._drop_unused(entry.asked_s)
         async with entry.lock:
             if clock_s() - entry.looked_s >= max_age_s:
                 value = await make()
@@ -52,3 +56,7 @@ class SharedValues:
                     entry.value, entry.version = value, self._version
                 entry.looked_s = clock_s()
         return entry.version, entry.value
+
+    def _drop_unused(self, now_s: float) -> None:
+        while now_s - next(iter(self._entries.values())).asked_s > _UNUSED_S:
+            self._entries.popitem(last=False)

@@ -1,7 +1,7 @@
 """GET /events: server-sent events about jobs, the cluster and the documents that a client follows.
 
-One stream tells a client everything: it never has to ask at regular times. A stream costs what has changed since it
-last looked; what many streams look at is made once for all of them (`shared`).
+One stream has all changes for a client, which never polls. A stream costs what has changed since it last looked; what
+many streams look at is made once for all of them (`shared`).
 
     job         the line of a job, as in GET /jobs/overview: all jobs at the beginning, then each that changes
     listed      these were all jobs: what a client knew before and was not among them is outdated

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Final, TypeAlias
 
 import structlog
@@ -132,7 +132,7 @@ class FollowedDocuments:
     def find(self, path: str) -> FollowedDocument | None:
         """Return the document of a path, with its query; None if there is none that can be followed.
 
-        All of them are for viewers, so whoever may follow events may read them, and the same for all.
+        The rows of all of them are for viewers: each caller who may follow events may read them.
         """
         bare, _, query = path.partition("?")
         row = TABLE.find("GET", bare_path(bare))
@@ -141,12 +141,10 @@ class FollowedDocuments:
         is_output = row.answers is shapes.JobLogs
         if is_output and not {"region", "attempt"} <= QueryParams(query).keys():
             return None  # it would be that of several attempts
-        return FollowedDocument(path=path, every_s=row.follow_s, is_output=is_output, read=self._read)
+        return FollowedDocument(path=path, every_s=row.follow_s, is_output=is_output, read=partial(self._read, row))
 
-    async def _read(self, path: str) -> Response:
+    async def _read(self, row: Route, path: str) -> Response:
         bare, _, query = path.partition("?")
-        row = TABLE.find("GET", bare_path(bare))
-        assert row is not None  # noqa: S101  # `find` has found it
         parts = bare_path(bare).split("/")
         scope: Scope = {
             "type": "http",

@@ -22,6 +22,5 @@ def has_session_files(root: Path) -> bool:
 def remove_session_files(root: Path, sessions: Iterable[str]) -> None:
     """Remove the files of these sessions, by the server's ids of them. What cannot be removed stays."""
     for session in sessions:
-        folder = root / session
-        if folder.parent == root:
-            shutil.rmtree(folder, ignore_errors=True)
+        if session not in ("", ".", "..") and "/" not in session:
+            shutil.rmtree(root / session, ignore_errors=True)

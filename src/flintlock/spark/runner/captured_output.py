@@ -29,6 +29,9 @@ LAST_BYTES: Final = 8 << 10
 #: How much is read from the pipe of a dead runner: a pipe contains no more.
 LEFT_BYTES: Final = 1 << 20
 
+#: How many parts of a log are recorded as standard error, of 16 bytes each: a program can write single bytes in turn.
+MOST_SPANS: Final = 1 << 20
+
 
 class CapturedOutput:
     """The output of one runner: its pipe from the beginning, and its log once it has a task."""
@@ -42,6 +45,7 @@ class CapturedOutput:
         for one in self.readers:
             os.set_blocking(one, False)
         self._spans: int | None = None  # the open record of what is standard error; None until there is some
+        self._recorded = 0  # parts in it
         self._path: str | None = None  # of the log; set by `open`
         self._log: int | None = None  # the open log; None until it could be opened
         self._remaining = 0  # bytes until the limit
@@ -124,6 +128,9 @@ class CapturedOutput:
 
     def _record(self, path: str, offset: int, length: int) -> None:
         """Record that this part of the log is standard error. Without a record it counts as standard output."""
+        if self._recorded == MOST_SPANS:
+            return
+        self._recorded += 1
         with suppress(OSError):
             if self._spans is None:
                 flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC

@@ -10,6 +10,7 @@ completed without a failure has been made, under the name of its trigger id.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from random import Random
 from typing import Final
@@ -113,7 +114,7 @@ class ObservedOperation(Struct):
     outcome: JobOperation | None = None  # as it was seen first
 
 
-class OperatingUser:
+class OperatingUser(ABC):
     """Triggers operations of one job, each until it is acknowledged, and polls them until they have an outcome."""
 
     def __init__(
@@ -189,9 +190,9 @@ class OperatingUser:
         """Return whether the job need not be known any more."""
         return False
 
+    @abstractmethod
     async def _check_outcome(self, answer: JobOperation, *, is_new: bool) -> None:
         """Check what a completed operation promises; `is_new`: it is seen for the first time."""
-        raise NotImplementedError
 
 
 class RescalingUser(OperatingUser):
