@@ -18,6 +18,8 @@ EXTRAS := --extra cluster --extra zookeeper --extra oidc --extra java
 COMPILE = $(UV_PIP) compile --quiet --universal --python-version 3.11 --fork-strategy fewest --generate-hashes \
 	--no-emit-index-url --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
 
+PYTEST = $(UV_ENV) $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+
 # What the simulation runs, and where its coverage is stored.
 CONTROL_PLANE := dispatcher jobmaster resourcemanager taskmanager ha model
 SIMULATED := .simulation-coverage
@@ -37,9 +39,8 @@ demo: $(READY) ## run an example job on an embedded cluster
 dashboard: $(READY) ## check and build the dashboard, which JobManagers then serve at /
 	@$(UV_ENV) $(BIN)/python -m dashboard.build --check
 
-test: $(READY) ## every test in two processes, with branch coverage; ARGS='-k name -n 0' for pytest, without it
-	@$(UV_ENV) $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(or $(ARGS),--cov --cov-report=)
-	@$(if $(ARGS),:,echo "branch coverage of the unit and contract tests: $$($(BIN)/coverage report --format=total) %")
+test: $(READY) ## every test in two processes; ARGS='-k name -n 0' for pytest
+	@$(PYTEST) $(ARGS)
 
 check: $(READY) ## lint, format, types, import contracts, known vulnerabilities of the pinned packages
 	@$(BIN)/ruff check --quiet
@@ -57,7 +58,9 @@ bench: $(READY) ## measure the figures, write bench/results.json; ONLY=name for 
 soak: $(READY) ## simulate clusters with random seeds for SECONDS=60
 	@$(BIN)/python -m flintlock.testing.soak --seconds $(or $(SECONDS),60)
 
-coverage: $(READY) ## the branch coverage of the control plane by the simulation alone, with SEEDS=0:200
+coverage: $(READY) ## branch coverage by unit and contract tests, and of the control plane by the simulation alone (SEEDS=0:200)
+	@$(PYTEST) --cov --cov-report= tests/unit tests/contract
+	@echo "unit and contract tests: $$($(BIN)/coverage report --format=total) %"
 	@PYTHONHASHSEED=0 $(BIN)/coverage run --data-file=$(SIMULATED) -m flintlock.testing.soak --seeds $(or $(SEEDS),0:200)
 	@for package in $(CONTROL_PLANE); do echo "$$package: $$($(BIN)/coverage report --data-file=$(SIMULATED) \
 		--format=total --include="*/flintlock/$$package/*") %"; done
@@ -69,8 +72,8 @@ chaos: $(READY) ## a cluster on real ZooKeeper under 50 faults (ARGS='--seed 7 -
 	@$(BIN)/python -m tests.chaos $(ARGS)
 	@$(BIN)/python -m tests.chaos.kills --kills $(or $(KILLS),100)
 
-mutants: $(READY) ## plant each known bug in a copy of the source: the simulation, or the tests that it names, must find it
-	@$(BIN)/python -m tests.mutants
+mutants: $(READY) ## plant each known bug in a copy of the source: the simulation, or the tests that it names, must find it; ARGS='--simulate --first 40' measures the simulation alone
+	@$(BIN)/python -m tests.mutants $(ARGS)
 
 docs: $(READY) ## write the generated reference pages
 	@$(BIN)/python -m docs
@@ -89,6 +92,8 @@ lock: $(READY) ## pin the dependencies again; UPGRADE=1 takes newer versions
 	@$(COMPILE) pyproject.toml --constraint requirements/dev.txt --output-file requirements/client.txt
 	@$(COMPILE) --group build --constraint requirements/dev.txt --output-file requirements/build.txt
 	@$(COMPILE) --group jupyter --constraint requirements/dev.txt --output-file requirements/jupyter.txt
+	@$(COMPILE) --group hadolint --constraint requirements/dev.txt --output-file requirements/hadolint.txt
+	@$(COMPILE) --group moto --output-file requirements/moto.txt
 
 clean: ## remove what was generated, .venv included
 	@rm -rf .venv .coverage .simulation-coverage .hypothesis .pytest_cache .ruff_cache build dist site dashboard/node_modules \

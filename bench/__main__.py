@@ -29,9 +29,11 @@ from bench import (
     scheduling,
     servers,
     spark,
+    standalone,
     streaming,
     streaming_leaders,
     streaming_operations,
+    yarn,
 )
 from bench.figures import Figure
 
@@ -62,6 +64,10 @@ MEASURES: Final[dict[str, Callable[[], Iterator[Figure]]]] = {
     "ended-jobs": many_jobs.ended_jobs,
     "growth": growth.growth,
     "thousand-taskmanagers": many_taskmanagers.many_taskmanagers,
+    "standalone": standalone.standalone,
+    "yarn-session-job": yarn.session_job,
+    "yarn-application": yarn.application_start,
+    "yarn-master-killed": yarn.master_killed,
     "longest-step": longest_step.longest_step,
     "dashboard": dashboard.dashboard,
 }

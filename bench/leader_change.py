@@ -24,6 +24,7 @@ from tests.zookeeper.servers import running_ensemble
 
 from bench.figures import Bound, Figure, Spread, ratios, spread
 from bench.load import Load, closed_loop, http
+from bench.member_delays import record_loop_delays
 
 STREAMS: Final = 5
 ENDED: Final = 3
@@ -63,6 +64,7 @@ def leader_change() -> Iterator[Figure]:
             streams.end()
             until("the streams' end", lambda: _states(deployment, streams.ids) == {"FINISHED"}, 120)
             problems = streams.problems()
+            record_loop_delays(deployment)
         changes = 3 * KILLS + FREEZES
     yield Figure(
         name="streams-disturbed", what="restarts, and batches missing or repeated, of those streams",
@@ -81,6 +83,7 @@ def embedded_change() -> Iterator[Figure]:
         pair = _pair(Path(scratch, "state"), cleanup)
         job = {submit(pair, {"name": "waits", "steps": SMALL}, "waits", {})}
         killed = spread([_change(pair, job, Member.kill) for _ in range(KILLS)])
+        record_loop_delays(pair)
     yield _figure("embedded-leader-killed", "leader SIGKILL, embedded store -> standby lists its job", killed, 1.0)
 
 
@@ -99,6 +102,7 @@ def standby_reads() -> Iterator[Figure]:
             load = closed_loop(ports[led], lambda _: request, connections=8, requests=2000, status=200)
             if number >= 4:
                 times[led].append(load.seconds)
+        record_loop_delays(pair)
     quotient = ratios(times[True], times[False])
     yield Figure(
         name="standby-reads", what="GET /jobs/overview on a standby, throughput of the leader's", value=quotient.median,
@@ -117,6 +121,7 @@ def ensemble_acknowledgements() -> Iterator[Figure]:
             _started(deployment, cleanup)
             _load(deployment, 100, clients=16)
             load = _load(deployment, 1500, clients=16)
+            record_loop_delays(deployment)
     yield Figure(
         name="ensemble-acknowledgements", what="durable acknowledgements through a 3-node ensemble, 16 clients",
         value=load.rate, unit="a second", bound=Bound(limit=150, at_least=True), samples=1500,
@@ -142,6 +147,7 @@ def _started(deployment: Deployment, cleanup: ExitStack) -> None:
 def _change(deployment: Deployment, known: set[str], fault: Callable[[Member], None]) -> float:
     """Inflict a fault on the leader; return how long the next one takes to list all known jobs. Restores it."""
     leader, epoch = until("a leader", deployment.leader, 60)
+    record_loop_delays(deployment)
     begun = time.perf_counter()
     fault(leader)
     until(

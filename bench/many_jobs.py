@@ -12,6 +12,7 @@ import httpx
 import psutil
 
 from bench.figures import Bound, Figure, spread
+from bench.job_events import job_events
 from bench.servers import cluster
 from flintlock.ha import payloads
 from flintlock.ha.embedded.sqlite_file import open_writer
@@ -25,39 +26,46 @@ _PATIENT_S = 300.0
 
 
 def ended_jobs() -> Iterator[Figure]:
-    """A leader over a store with ended jobs: when it is ready, its memory, the first page, the whole list."""
+    """A leader over a store with ended jobs: when it is ready, its memory, the first page, the whole list, events."""
     for count, ready_s, rss_mb in ((100_000, 5.0, 300.0), (1_000_000, 15.0, 1000.0)):
-        with (
-            cluster(taskmanagers=0, prepare=with_ended_jobs(count)) as running,
-            httpx.Client(auth=OWN_CREDENTIAL, base_url=running.url, timeout=_PATIENT_S) as client,
-        ):
-            begun = time.perf_counter()
-            client.get("/jobs/overview", params={"limit": 100}).raise_for_status()
-            first_after_s = time.perf_counter() - begun
-            listed = read_whole(client)
-            complete_after_s = time.perf_counter() - begun
-            pages = [_page_ms(client) for _ in range(50)]
-            begun = time.perf_counter()
-            read_whole(client)
-            whole_s = time.perf_counter() - begun
-            rss = psutil.Process(running.jobmanager_pid).memory_info().rss / 1e6
-        if listed != count:
-            raise RuntimeError(f"{listed} of {count} jobs are listed")
-        found, name = spread(pages), f"{count:,} ended jobs"
-        yield Figure(
-            name=f"ready-with-{count}", what=f"JobManager start -> leads, {name}", value=running.rest_after_s, unit="s",
-            bound=Bound(limit=ready_s),
-            against=f"first page {first_after_s:.2f} s, whole list {complete_after_s:.1f} s after that",
-        )  # fmt: skip
-        yield Figure(
-            name=f"memory-with-{count}", what=f"JobManager, RSS, {name} listed", value=rss, unit="MB",
-            bound=Bound(limit=rss_mb), against="absolute",
-        )  # fmt: skip
-        yield Figure(
-            name=f"first-page-with-{count}", what=f"GET /jobs/overview?limit=100, {name}, p50", value=found.median,
-            low=found.low, high=found.high, samples=found.samples, unit="ms", bound=Bound(limit=5),
-            against=f"the whole list in {whole_s:.1f} s",
-        )  # fmt: skip
+        yield from leader_with(count, ready_s, rss_mb)
+
+
+def leader_with(count: int, ready_s: float, rss_mb: float) -> Iterator[Figure]:
+    """Measure a leader over so many ended jobs, with the bounds of what depends on their number."""
+    with (
+        cluster(taskmanagers=0, prepare=with_ended_jobs(count)) as running,
+        httpx.Client(auth=OWN_CREDENTIAL, base_url=running.url, timeout=_PATIENT_S) as client,
+    ):
+        begun = time.perf_counter()
+        client.get("/jobs/overview", params={"limit": 100}).raise_for_status()
+        first_after_s = time.perf_counter() - begun
+        listed = read_whole(client)
+        complete_after_s = time.perf_counter() - begun
+        pages = [_page_ms(client) for _ in range(50)]
+        begun = time.perf_counter()
+        read_whole(client)
+        whole_s = time.perf_counter() - begun
+        rss = psutil.Process(running.jobmanager_pid).memory_info().rss / 1e6
+        events = list(job_events(client, f"with-{count}", f"{count:,} ended jobs"))
+    if listed != count:
+        raise RuntimeError(f"{listed} of {count} jobs are listed")
+    found, name = spread(pages), f"{count:,} ended jobs"
+    yield Figure(
+        name=f"ready-with-{count}", what=f"JobManager start -> leads, {name}", value=running.rest_after_s, unit="s",
+        bound=Bound(limit=ready_s),
+        against=f"first page {first_after_s:.2f} s, whole list {complete_after_s:.1f} s after that",
+    )  # fmt: skip
+    yield Figure(
+        name=f"memory-with-{count}", what=f"JobManager, RSS, {name} listed", value=rss, unit="MB",
+        bound=Bound(limit=rss_mb), against="absolute",
+    )  # fmt: skip
+    yield Figure(
+        name=f"first-page-with-{count}", what=f"GET /jobs/overview?limit=100, {name}, p50", value=found.median,
+        low=found.low, high=found.high, samples=found.samples, unit="ms", bound=Bound(limit=5),
+        against=f"the whole list in {whole_s:.1f} s",
+    )  # fmt: skip
+    yield from events
 
 
 def with_ended_jobs(count: int) -> Callable[[Path], None]:

@@ -39,7 +39,7 @@ def small_query() -> Iterator[Figure]:
             if len(handle.result("rows").rows()) != 7:
                 raise RuntimeError("the job's rows are wrong")
 
-        mine, theirs = _interleaved(ours, lambda: _in_new_session(bare))
+        mine, theirs = interleaved(ours, lambda: _in_new_session(bare))
     quotient, seconds = ratios(mine, theirs), spread(mine)
     submitted = spread([_spark_submit() for _ in range(3)])
     yield Figure(
@@ -65,7 +65,7 @@ def million_rows() -> Iterator[Figure]:
         def ours() -> None:
             client.submit(job, overrides=overrides).wait()
 
-        mine, theirs = _interleaved(ours, lambda: plain_revenue(bare, f"{scratch}/theirs"), pairs=20, warm_ups=8)
+        mine, theirs = interleaved(ours, lambda: plain_revenue(bare, f"{scratch}/theirs"), pairs=20, warm_ups=8)
     quotient = ratios(mine, theirs)
     yield Figure(
         name="million-rows", what="million-row pipeline as a job graph, of the same code as a plain script",
@@ -115,10 +115,10 @@ def _many_at_once(count: int, *, pairs: int, warm_ups: int) -> tuple[list[float]
         def theirs() -> None:
             list(clients.map(_some_sessions, [(bare, count // 2)] * 2))
 
-        return _interleaved(ours, theirs, pairs=pairs, warm_ups=warm_ups)
+        return interleaved(ours, theirs, pairs=pairs, warm_ups=warm_ups)
 
 
-def _interleaved(
+def interleaved(
     ours: Callable[[], None], theirs: Callable[[], None], pairs: int = PAIRS, warm_ups: int = WARM_UPS
 ) -> tuple[list[float], list[float]]:
     """Run both in turn, each first in every other pair; return the seconds that they took."""

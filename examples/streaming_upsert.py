@@ -4,9 +4,10 @@
     CLICKS_DB=$PWD/clicks.db flintlock run examples/streaming_upsert.py:job
 
 The query's output mode is `update`: a batch has the new totals of the users who clicked. A batch that was interrupted
-is repeated with the same id, and ids only grow. So the id of the latest batch is stored in the same transaction, and a
-batch that is there already is ignored: each click counts exactly once. The function runs where Spark runs; a database
-that all TaskManagers reach would be used in the same way.
+is repeated with the same id, and ids only grow. So the id of the latest batch is read and stored in the transaction
+that writes the totals, and a batch that is there already is ignored: each click counts exactly once, also if the first
+try of a batch has not committed yet when it is repeated. The function runs where Spark runs; a database that all
+TaskManagers reach would be used in the same way.
 """
 
 import os
@@ -43,6 +44,7 @@ totals = job.sql("totals", "SELECT user, count(*) AS clicks FROM clicks GROUP BY
 def upsert(batch: DataFrame, batch_id: int) -> None:
     rows = [(row.user, row.clicks) for row in batch.collect()]
     with closing(sqlite3.connect(DATABASE, timeout=30)) as database, database:
+        database.execute("BEGIN IMMEDIATE")  # no other process writes until the end of this transaction
         database.execute("CREATE TABLE IF NOT EXISTS totals (user TEXT PRIMARY KEY, clicks INTEGER)")
         database.execute("CREATE TABLE IF NOT EXISTS latest (one INTEGER PRIMARY KEY, batch INTEGER)")
         (latest,) = database.execute("SELECT coalesce(max(batch), -1) FROM latest").fetchone()

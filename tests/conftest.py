@@ -26,8 +26,6 @@ TESTS: Final = Path(__file__).parent
 ORDER: Final = ("unit", "simulation", "contract")
 #: The first of the cluster tests: at the end no process waits long for the other.
 LONGEST: Final = ("test_chaos.py", "test_streaming_kills.py", "test_standalone.py", "test_yarn.py")
-#: What branch coverage is measured of: see tool.coverage in pyproject.toml.
-MEASURED: Final = ("unit", "contract")
 
 pytest_plugins = ["pytester"]
 
@@ -37,7 +35,7 @@ hypothesis.settings.load_profile("flintlock-ci" if os.environ.get("CI") else "fl
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts a cluster and what is not measured for coverage, and run tests/cluster last."""
+    """Mark what starts a cluster, and run tests/cluster last."""
 
     def folder(item: pytest.Item) -> str:
         return item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
@@ -51,8 +49,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if folder(item) == "cluster":
             item.add_marker(pytest.mark.cluster)
-        if folder(item) not in MEASURED:
-            item.add_marker(pytest.mark.no_cover)
     items.sort(key=rank)
 
 
@@ -94,7 +90,7 @@ def no_socket_left_open(request: pytest.FixtureRequest) -> Iterator[None]:
     many, do without it.
     """
     yield
-    if request.path.relative_to(TESTS).parts[0] not in MEASURED:
+    if request.path.relative_to(TESTS).parts[0] not in ("unit", "contract"):
         gc.collect()
 
 

@@ -61,6 +61,9 @@ def main() -> int:
     if outcome.recoveries_s:
         middle, longest = statistics.median(outcome.recoveries_s), max(outcome.recoveries_s)
         _print(f"all members served {middle:.2f} s after a cut or a disk fault, at most {longest:.2f} s")
+    delay = outcome.longest_delay
+    if delay is not None:
+        _print(f"the event loops of JobManagers that were not frozen stood still for at most {delay.seconds:.2f} s")
     for problem in outcome.problems:
         _print(f"BROKEN: {problem}")
     _print(f"the processes' logs are in {scratch}" if outcome.problems else "every promise was kept")

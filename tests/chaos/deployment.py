@@ -46,6 +46,7 @@ class Member:
             "--index", str(index), "--die-with-parent", str(os.getpid()), *flags,
         ])  # fmt: skip
         self.process: subprocess.Popen[bytes] | None = None
+        self.was_frozen = False  # the process that is there, at any time
         self._announcement: Final = state_dir / "run" / (f"{self.name}.json" if index else f"{kind}.json")
 
     @property
@@ -63,6 +64,7 @@ class Member:
         if not self.alive:
             with (self.state_dir / f"{self.name}.log").open("ab") as out:
                 self.process = subprocess.Popen(self._command, cwd=ROOT, stdout=out, stderr=out)
+                self.was_frozen = False
 
     def kill(self) -> None:
         """SIGKILL it."""
@@ -72,6 +74,7 @@ class Member:
 
     def freeze(self) -> None:
         """SIGSTOP it."""
+        self.was_frozen = True
         self._signal(signal.SIGSTOP)
 
     def terminate(self) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 from msgspec import Struct
 from tests.chaos.deployment import Deployment, running_deployment
 from tests.chaos.faults import Fault, inflict, kinds, schedule
+from tests.chaos.loops import LoopDelay, LoopDelays, longest, loop_problems
 from tests.chaos.machines import Permissions
 from tests.chaos.pipelines import Pipeline
 from tests.chaos.work import ENDED, Streams, Submissions
@@ -29,6 +30,7 @@ class Outcome(Struct):
     acknowledged: int = 0
     takeovers_s: list[float] = []
     recoveries_s: list[float] = []  # after faults that end no process: until all that served before serve again
+    longest_delay: LoopDelay | None = None  # of the event loop of a JobManager that was not frozen
     problems: list[str] = []
 
 
@@ -49,7 +51,7 @@ def hunt(
     After so many seconds no further fault begins.
     """
     permitted = permissions or Permissions()
-    random, outcome = Random(seed), Outcome()
+    random, outcome, delays = Random(seed), Outcome(), LoopDelays()
     with permitted.machines() as machines:
         slots = 2 + pipelines  # each has two queries, on two TaskManagers
         with running_deployment(home, machines=machines, slots=slots) as deployment, ExitStack() as arriving:
@@ -64,6 +66,7 @@ def hunt(
                 for number, fault in enumerate(schedule(seed, faults, kinds(permitted)), start=1):
                     if time.monotonic() - begun > seconds:
                         break
+                    delays.read(deployment)  # a process that the fault ends cannot be asked later
                     report(f"{number:3} {fault}{_inflict_and_check(deployment, fault, random, outcome)}")
             deployment.restore()
             running.end()
@@ -73,6 +76,9 @@ def hunt(
             report(f"waiting for the end of {len(jobs)} jobs")
             until("all ends", lambda: _all_ended(deployment, jobs), 600, pause_s=0.5)
             outcome.problems += [*_problems(deployment, jobs), *submissions.problems(), *running.problems()]
+            delays.read(deployment)
+            outcome.longest_delay = longest(delays.found)
+            outcome.problems += loop_problems(delays.found)
         outcome.problems += _left_behind(deployment)
     return outcome
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import secrets
+import shutil
 import signal
 import sys
 import tempfile
@@ -60,12 +61,13 @@ class StreamingKills:
 
     def inflict(self, number: int, kill: Kill) -> None:
         """Wait for some batches, then kill; return when the job has restarted where it had to."""
+        started = time.monotonic()
         self._await_batches(self._random.randint(1, 3))
         Event().wait(self._random.uniform(0.0, 0.6))  # any moment of a batch
         before, begun = self._attempts(), time.monotonic()
         match kill:
             case Kill.JOBMANAGER:
-                self._kill_leader()
+                self._change_leader()
             case Kill.RESCALING_JOBMANAGER:
                 self._rescale()
             case Kill.UPGRADING_JOBMANAGER:
@@ -73,7 +75,9 @@ class StreamingKills:
             case _:
                 self._hit(kill)
                 until(f"a restart after {kill.value}", lambda: self._attempts() > before, LIMIT_S)
-        self._report(f"{number:3} {kill.value}: {self._pipeline.batches()} after {time.monotonic() - begun:.1f} s")
+        waited_s, elapsed_s = begun - started, time.monotonic() - begun
+        batches = f"batches {self._pipeline.batches()} after {waited_s:.1f} s"
+        self._report(f"{number:3} {kill.value}: {batches}, back after {elapsed_s:.1f} s")
 
     def _await_batches(self, count: int) -> None:
         files, upserted = self._pipeline.batches()
@@ -120,6 +124,31 @@ class StreamingKills:
             case Kill.JOBMANAGER | Kill.RESCALING_JOBMANAGER | Kill.UPGRADING_JOBMANAGER:
                 raise AssertionError(f"{kill} hits no TaskManager")
 
+    def _change_leader(self) -> None:
+        """Kill the leader: the next one has to leave the attempts alone, which go on with their next batches."""
+        until("two running attempts", self._busy, LIMIT_S)
+        before, committed = self._latest_attempts(), self._pipeline.committed()
+        self._kill_leader()
+        until("two running attempts", self._busy, LIMIT_S)
+
+        def gone_on() -> dict[str, set[int]] | None:
+            now = self._pipeline.committed()
+            return now if all(max(now[uid]) > max(batches) for uid, batches in committed.items()) else None
+
+        since = until("one more committed batch of each query", gone_on, LIMIT_S)
+        after = self._latest_attempts()
+        if after != before:
+            self.problems.append(f"the attempts were {before}, and are {after} under the next leader")
+        for uid, batches in since.items():
+            latest = sorted(batch for batch in batches if batch >= max(committed[uid]))
+            if latest != [*range(max(committed[uid]), max(batches) + 1)]:
+                self.problems.append(f"{uid} went on with the batches {latest} under the next leader")
+
+    def _latest_attempts(self) -> list[tuple[int, str]]:
+        """Return the number and the TaskManager of the latest attempt at each region."""
+        latest = [region["attempts"][-1] for region in self._regions() if region["attempts"]]
+        return [(attempt["attempt"], attempt["taskmanager-id"]) for attempt in latest]
+
     def _rescale(self) -> None:
         """Give the state other partitions, and kill the leader at any moment of that: the next one completes it."""
         partitions = self._random.choice([each for each in (1, 2, 3) if each != self._pipeline.partitions()])
@@ -165,7 +194,7 @@ class StreamingKills:
 
 def kill_under_load(home: Path, *, seed: int, kills: int, report: Callable[[str], None]) -> list[str]:
     """Run a streaming job, kill what it needs, and return what is wrong with its rows."""
-    random = Random(f"kills-{seed}")
+    random, started = Random(f"kills-{seed}"), time.monotonic()
     deployment = embedded_deployment(home, 2, taskmanagers=2, settings=SETTINGS)
     with ExitStack() as leaving:
         leaving.callback(deployment.close)
@@ -174,12 +203,15 @@ def kill_under_load(home: Path, *, seed: int, kills: int, report: Callable[[str]
             member.start()
         until("a leader", deployment.leader, LIMIT_S)
         until("all slots", lambda: deployment.serves(deployment.slots), LIMIT_S)
+        report(f"cluster: {time.monotonic() - started:.1f} s")
         pipeline = leaving.enter_context(Pipeline(deployment, "pipeline"))
         pipeline.submit()
         cluster = StreamingKills(deployment, pipeline, random, report)
         for number in range(kills):
             cluster.inflict(number + 1, [*Kill][number % len(Kill)])
-        return [*cluster.problems, *pipeline.finish()]
+        problems = [*cluster.problems, *pipeline.finish()]
+        report(f"all rows processed: {time.monotonic() - started:.1f} s in all")
+        return problems
 
 
 def _children(member: Member, text: str) -> list[psutil.Process]:
@@ -220,18 +252,25 @@ def _signal(processes: Any, number: signal.Signals) -> None:
 
 
 def main() -> int:
-    """Kill; the exit code is 1 if a row was lost or doubled."""
+    """Kill; the exit code is 1 if a row was lost or doubled, or something did not happen in time."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.kills", description=__doc__)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(100_000))
     chosen = parser.parse_args()
     _print(f"seed {chosen.seed}: {chosen.kills} kills under a streaming job")
     scratch = Path(tempfile.mkdtemp(prefix="flintlock-kills-"))
-    problems = kill_under_load(scratch / "kills", seed=chosen.seed, kills=chosen.kills, report=_print)
+    try:
+        problems = kill_under_load(scratch / "kills", seed=chosen.seed, kills=chosen.kills, report=_print)
+    except (TimeoutError, AssertionError, OSError) as error:
+        problems = [str(error) or repr(error)]
     for problem in problems:
         _print(f"BROKEN: {problem}")
-    _print(f"the processes' logs are in {scratch}" if problems else "every row is there once")
-    return 1 if problems else 0
+    if problems:
+        _print(f"seed {chosen.seed} is BROKEN; the processes' logs are in {scratch}")
+        return 1
+    shutil.rmtree(scratch, ignore_errors=True)
+    _print(f"seed {chosen.seed} is kept: after {chosen.kills} kills every row is there once")
+    return 0
 
 
 def _print(text: str) -> None:

@@ -170,6 +170,14 @@ class Pipeline:
         logs = [path.name.partition(".")[0] for path in (self.files / "_spark_metadata").glob("[0-9]*")]
         return max((int(name) for name in logs if name.isdecimal()), default=-1), int(upserted)
 
+    def committed(self) -> dict[str, set[int]]:
+        """Return the committed batches of each query that its checkpoint still has."""
+        queries = self._deployment.home / "checkpoints" / self.id
+        return {
+            uid: {int(path.name) for path in (queries / uid / "commits").glob("[0-9]*") if path.name.isdecimal()}
+            for uid in ("files-v1", "upsert-v1")
+        }
+
     def complete(self) -> bool:
         """Whether every row has come through, at least once. No file may arrive any more."""
         return not [problem for problem in self.problems() if "lack" in problem]

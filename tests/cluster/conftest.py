@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from tests.cluster.processes import Processes, running_processes
@@ -40,7 +41,8 @@ def class_archive() -> None:
 @pytest.fixture(scope="session")
 def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     """A JobManager and a TaskManager with two slots; tests must not change their state."""
-    with running_processes(tmp_path_factory.mktemp("standing")) as processes:
+    packages = f"spark.jars.ivySettings={Path(__file__).with_name('ivysettings.xml')}"
+    with running_processes(tmp_path_factory.mktemp("standing"), settings=(packages,)) as processes:
         yield processes
 
 

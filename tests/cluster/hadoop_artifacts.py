@@ -2,8 +2,8 @@
 
 `python -m tests.cluster.hadoop_artifacts` downloads them, and prints where they are. The clients of YARN and HDFS are
 among PySpark's jars; one jar more has the servers, in the version of these clients, and three more are what it needs.
-They are stored in the environment, once for each list. Where they cannot be fetched, tests that need them are skipped,
-and say why.
+They are stored in `test-cache` of the Python environment (`.venv`), once for each list. Where they cannot be fetched,
+tests that need them are skipped, and say why.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event
 from typing import Any, Final, TypeVar
@@ -74,9 +74,11 @@ class Processes:
         """Start the TaskManager."""
         self.taskmanager = self._start_taskmanager(0, slots, settings)
 
-    def start_another_taskmanager(self, index: int, *, slots: int = 2) -> subprocess.Popen[bytes]:
+    def start_another_taskmanager(
+        self, index: int, *, slots: int = 2, settings: Sequence[str] = ()
+    ) -> subprocess.Popen[bytes]:
         """Start a further TaskManager, of an index above 0."""
-        self.others.append(self._start_taskmanager(index, slots, ()))
+        self.others.append(self._start_taskmanager(index, slots, settings))
         return self.others[-1]
 
     def _start_taskmanager(self, index: int, slots: int, settings: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -115,6 +117,14 @@ class Processes:
     def logs(self) -> str:
         """Return the output of the processes, for the message of a failed test."""
         return "\n".join(path.read_text()[-4000:] for path in sorted(self.state_dir.glob("*.log")))
+
+    def log_events(self, name: str, event: str) -> list[dict[str, Any]]:
+        """Return what a process has logged under this event."""
+        entries: list[dict[str, Any]] = []
+        for line in (self.state_dir / f"{name}.log").read_text().splitlines():
+            with suppress(msgspec.DecodeError):
+                entries.append(msgspec.json.decode(line, type=dict[str, Any]))
+        return [entry for entry in entries if entry.get("event") == event]
 
     def _start(self, name: str, command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
         flags = [part for item in ("rest.port=0", *self.settings) for part in ("-D", item)]

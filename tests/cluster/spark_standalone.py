@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -39,8 +40,20 @@ class SparkStandalone:
         """Return what the master knows; empty if it does not answer."""
         with suppress(httpx.TransportError):
             answer = httpx.get(f"http://127.0.0.1:{self._web_port}/json/", trust_env=False)
-            return answer.json() if answer.status_code == 200 else {}
+            # While it starts, the master answers every path with its page.
+            is_state = answer.status_code == 200 and "json" in answer.headers.get("content-type", "")
+            return answer.json() if is_state else {}
         return {}
+
+    def end_application(self, application_id: str) -> None:
+        """End an application, as an operator does with the link on the master's page, which has a token for that."""
+        page = f"http://127.0.0.1:{self._web_port}/"
+        shown = httpx.get(page, trust_env=False).raise_for_status().text
+        token = re.search(r'<input[^>]*name="csrfToken"[^>]*>', shown)
+        value = re.search(r'value="([^"]*)"', token[0]) if token else None
+        assert value, shown
+        form = {"id": application_id, "terminate": "true", "csrfToken": value[1]}
+        httpx.post(f"{page}app/kill/", data=form, trust_env=False, follow_redirects=True).raise_for_status()
 
     def start_master(self) -> None:
         """Start the master, without the memory of an earlier one."""
@@ -179,9 +192,9 @@ def held(place: Path) -> fl.Job:
     return job
 
 
-def numbers(path: Path) -> fl.Job:
-    """Return a job that writes files from several tasks."""
-    job = fl.Job("numbers")
+def numbers(path: Path, **own: Any) -> fl.Job:
+    """Return a job that writes files from several tasks; `own`: its settings."""
+    job = fl.Job("numbers", **own)
     rows = job.sql("rows", "SELECT id FROM range(0, 100, 1, 4)")
     job.sink("files", rows, format="parquet", path=str(path), mode="overwrite")
     return job
@@ -200,3 +213,23 @@ def _free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
+
+
+def orders(path: Path) -> fl.Job:
+    """A job with a Python function, a blocking exchange and two sinks."""
+    job = fl.Job("orders")
+    numbers = job.sql("numbers", "SELECT id, id % 3 AS k FROM range(0, 3000, 1, 4)", exchange="blocking")
+
+    @job.step(inputs=[numbers])
+    def doubled(numbers: DataFrame) -> DataFrame:
+        from pyspark.sql.functions import udf
+
+        def twice(value: int) -> int:
+            return value * 2
+
+        return numbers.select("k", udf(twice, "long")("id").alias("twice"))
+
+    job.sink("rows", numbers, format="parquet", path=str(path / "rows"))
+    job.sink("sums", job.sql("sums_of", "SELECT k, sum(twice) AS s FROM doubled GROUP BY k", inputs=[doubled]),
+             format="parquet", path=str(path / "sums"), partition_by=["k"])  # fmt: skip
+    return job

@@ -114,6 +114,11 @@ def test_a_start_that_cannot_succeed_fails_within_seconds_with_the_cause_first(
     assert "java.lang.OutOfMemoryError" in cause
     assert log == f"(its log is {state_dir / 'log' / 'taskmanager-0.log'})"
 
+    cause, *_, log = failed_start(state_dir, "-D", "spark.jars=/nope.jar")
+    assert cause.startswith("error: taskmanager-0 cannot start its Spark engine: ")
+    assert "spark.jars names '/nope.jar', which is not a file on this machine" in cause
+    assert log == f"(its log is {state_dir / 'log' / 'taskmanager-0.log'})"
+
     monkeypatch.setenv("FLINTLOCK_JAVA_HOME", "/nonexistent")
     (cause,) = failed_start(state_dir)
     assert cause.startswith("error: no Spark engine can start: FLINTLOCK_JAVA_HOME is /nonexistent")

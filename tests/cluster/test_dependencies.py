@@ -75,12 +75,12 @@ print("runner", flintlock_tiny.VALUE, "worker", spark.range(1, 2).select(in_a_wo
 """
 
 
-def write_wheel(folder: Path, version: str, module: str) -> str:
-    """Write a wheel of `flintlock_tiny`, which needs nothing else, and return its name."""
-    name, info = f"flintlock_tiny-{version}-py3-none-any.whl", f"flintlock_tiny-{version}.dist-info"
+def write_wheel(folder: Path, version: str, module: str, package: str = "flintlock_tiny") -> str:
+    """Write a wheel of one module, which needs nothing else, and return its name."""
+    name, info = f"{package}-{version}-py3-none-any.whl", f"{package}-{version}.dist-info"
     with zipfile.ZipFile(folder / name, "w") as wheel:
-        wheel.writestr("flintlock_tiny.py", module)
-        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: flintlock_tiny\nVersion: {version}\n")
+        wheel.writestr(f"{package}.py", module)
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
         wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr(f"{info}/RECORD", "")
     return name

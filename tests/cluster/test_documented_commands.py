@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, cast
@@ -12,8 +9,8 @@ from typing import Any, Final, cast
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from tests.cluster.commands import flintlock
-from tests.cluster.documented_blocks import FOLLOWED, other_blocks
+from tests.cluster.commands import flintlock, shell
+from tests.cluster.documented_blocks import FOLLOWED, OWN_CLUSTERS, other_blocks
 from tests.cluster.processes import Processes, until
 
 from flintlock.client.connection.client import connect
@@ -62,21 +59,10 @@ def jobs(standing: Processes, directory: Path) -> Iterator[tuple[str, str]]:
 
 def test_the_shell_blocks_of_the_documentation_run(standing: Processes, directory: Path, jobs: tuple[str, str]) -> None:
     finished, running = jobs
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "COLUMNS": "120",
-        "XDG_CONFIG_HOME": str(directory / "none"),
-        "FLINTLOCK_STATE_DIR": str(standing.state_dir),
-        "BROWSER": "true",
-    }
 
     def run(script: str) -> str:
-        ran = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", script], cwd=directory, env=environment,
-            input="SELECT 1 AS x;\n",  # at the prompt of `flintlock sql`
-            capture_output=True, text=True, check=False, timeout=120,
-        )  # fmt: skip
+        prompted = "SELECT 1 AS x;\n"  # at the prompt of `flintlock sql`
+        ran = shell(script, cwd=directory, state_dir=standing.state_dir, given=prompted, BROWSER="true")
         assert ran.returncode == 0, f"{script}\n{ran.stdout}{ran.stderr}"
         return ran.stdout
 
@@ -96,3 +82,23 @@ def test_the_shell_blocks_of_the_documentation_run(standing: Processes, director
     assert count == len(FOLLOWED)
     assert len((directory / "secret").read_text()) == 64
     assert (directory / "report.csv").read_text() == "x\n1\n"
+
+
+def test_the_shell_blocks_that_start_a_cluster_of_their_own_run(directory: Path) -> None:
+    ports = {"FLINTLOCK_REST_PORT": "0", "FLINTLOCK_JOBMANAGER_RPC_PORT": "0"}  # the documented ones may be taken
+    (directory / "revenue.py").write_text(
+        FILES["revenue.py"].replace("lib.N + more.N", "5").replace("lib, more", "sys")
+    )
+    count = 0
+    for place, text in other_blocks():
+        if place in OWN_CLUSTERS:
+            count += 1
+            own = directory / f"cluster-{count}"
+            script = text.replace("$(mktemp -d)", str(own))
+            try:
+                ran = shell(script, cwd=directory, state_dir=own, timeout_s=300, **ports)
+            finally:
+                shell("flintlock cluster stop", cwd=directory, state_dir=own)
+            assert ran.returncode == 0, f"{script}\n{ran.stdout}{ran.stderr}"
+            assert "stopped" in ran.stdout, "the block does not stop its cluster"
+    assert count == len(OWN_CLUSTERS)

@@ -279,10 +279,16 @@ def test_a_dead_engine_fails_its_tasks_and_is_started_again_and_nothing_outlives
     assert own.taskmanager is not None
     job_id = _submit(own.url, LONG, config={"restart.infrastructure-attempts": 0})
     _await_spark_work(own.url, job_id)
+    (engine_log,) = own.state_dir.rglob("*-engine.log")
+    with engine_log.open("a") as log:
+        log.write("what another job has printed\n")
     for jvm in _descendants(own.taskmanager.pid, "org.apache.spark.deploy.SparkSubmit"):
         jvm.send_signal(signal.SIGKILL)
     until("the failure", lambda: _status(own.url, job_id) == "FAILED", 60)
-    assert _failure(own.url, job_id)["kind"] == "engine lost"
+    failure = _failure(own.url, job_id)
+    assert failure["kind"] == "engine lost"
+    assert "the JVM was killed by SIGKILL" in failure["message"]
+    assert "another job" not in str(failure)
     own.await_slots()
     again = _submit(own.url, "SELECT 1 AS one")
     ended = rest_requests.get(f"{own.url}/jobs/{again}/execution-result?wait=90s", timeout=100).json()

@@ -9,7 +9,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import psutil
 import pytest
 from tests.cluster.commands import flintlock
@@ -88,20 +87,9 @@ def _watchdog(own: Processes) -> psutil.Process:
     return _family(own, WATCHDOG)[0]
 
 
-def _log_events(own: Processes, name: str, event: str) -> list[dict[str, Any]]:
-    """Return what a process has logged under this event."""
-    entries: list[dict[str, Any]] = []
-    for line in (own.state_dir / f"{name}.log").read_text().splitlines():
-        try:
-            entries.append(msgspec.json.decode(line, type=dict[str, Any]))
-        except msgspec.DecodeError:
-            continue
-    return [entry for entry in entries if entry.get("event") == event]
-
-
 def _instance(own: Processes) -> str:
     """Return the instance that the TaskManager has registered under last."""
-    return str(_log_events(own, "taskmanager", "registered-with-leader")[-1]["instance"])
+    return str(own.log_events("taskmanager", "registered-with-leader")[-1]["instance"])
 
 
 def _is_gone(process: psutil.Process) -> bool:
@@ -135,10 +123,10 @@ def test_a_frozen_taskmanager_loses_its_work_before_the_leader_gives_it_up(own: 
 
     own.taskmanager.send_signal(signal.SIGSTOP)
     until("the end of its work", lambda: all(map(_is_gone, work)), LEASE_S + 30)
-    lost = until("the loss", lambda: _log_events(own, "jobmanager", LOST), 60)
+    lost = until("the loss", lambda: own.log_events("jobmanager", LOST), 60)
     own.taskmanager.send_signal(signal.SIGCONT)
 
-    (killed,) = _log_events(own, "taskmanager", "watchdog-killed")
+    (killed,) = until("the line of the watchdog", lambda: own.log_events("taskmanager", "watchdog-killed"), 60)
     assert datetime.fromisoformat(killed["timestamp"]) < datetime.fromisoformat(lost[-1]["timestamp"])
     assert "silent" in lost[-1]["reason"]
     own.await_slots()
@@ -171,13 +159,14 @@ def test_an_idle_engine_is_not_killed_without_a_leader(own: Processes) -> None:
     assert own.taskmanager is not None
     own.await_slots()
     _await_idleness(own)
-    engine, losses = _family(own, JVM)[0].pid, len(_log_events(own, "jobmanager", REGISTERED))
+    engine, registered = _family(own, JVM)[0].pid, len(own.log_events("jobmanager", REGISTERED))
     own.taskmanager.send_signal(signal.SIGSTOP)
     until("silence", lambda: rest_requests.get(f"{own.url}/overview").json()["slots-total"] == 0, LEASE_S + 30)
     own.taskmanager.send_signal(signal.SIGCONT)
     own.await_slots()
 
-    assert len(_log_events(own, "jobmanager", REGISTERED)) == losses + 1
+    again = until("the line of it", lambda: own.log_events("jobmanager", REGISTERED)[registered:], 60)
+    assert len(again) == 1
     assert _family(own, JVM)[0].pid == engine
     _serves(own)
 

@@ -111,6 +111,27 @@ def test_a_program_has_its_folders_its_variables_and_leaves_nothing_on_the_disk_
     until("the copies of its files are removed", lambda: True if not [*copies.rglob("lib.zip")] else None)
 
 
+@pytest.mark.parametrize("engine", ["shared", "dedicated"])
+def test_a_program_finds_the_files_that_were_sent_with_it_beside_its_script(
+    standing: Processes, tmp_path: Path, engine: str
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "settings.json").write_text('{"rate": 19}')
+    (elsewhere / "codes.csv").write_text("de,at")
+    (tmp_path / "reads.py").write_text(
+        "import json\n"
+        "from pathlib import Path\n"
+        "here = Path(__file__).parent\n"
+        "print(json.loads((here / 'settings.json').read_text()), (here / 'codes.csv').read_text())\n"
+    )
+    files = f"{elsewhere}/settings.json,{elsewhere}/codes.csv"
+    ran = flintlock("run", "-m", standing.url, "--engine", engine, "--files", files, "reads.py", cwd=tmp_path)
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout == "{'rate': 19} de,at\n"
+
+
 STATIC = """
 from pyspark.sql import SparkSession
 
@@ -180,7 +201,9 @@ def test_a_program_that_asks_for_a_driver_begins_again_on_a_dedicated_engine(
     assert code == 0, output
     assert "begins again on a dedicated engine" in output
     assert "sum 45 directory seen" in output
-    assert "spark.driver.memory is ignored, the driver runs already; set it with -D spark.driver.memory=1g" in output
+    assert (
+        "spark.driver.memory is ignored, the driver is already running; set it with -D spark.driver.memory=1g" in output
+    )
 
 
 def test_a_program_that_has_changed_something_is_not_begun_again(standing: Processes, tmp_path: Path) -> None:
@@ -192,6 +215,51 @@ def test_a_program_that_has_changed_something_is_not_begun_again(standing: Proce
     code, output = run_asking(standing, tmp_path, before="spark.range(3).count()")
     assert code == 1
     assert "The program had run a Spark action before it asked for a Spark driver" in output
+
+
+SESSION_ONLY = """
+spark.range(3).createOrReplaceTempView("numbers")
+spark.udf.register("twice", lambda x: 2 * x, "long")
+spark.sql("SELECT * FROM numbers")
+"""
+
+
+def test_what_ends_with_a_session_does_not_keep_a_program_from_being_begun_again(
+    standing: Processes, tmp_path: Path
+) -> None:
+    code, output = run_asking(standing, tmp_path, before=SESSION_ONLY)
+
+    assert code == 0, output
+    assert "begins again on a dedicated engine" in output
+    assert "sum 45 directory seen" in output
+
+
+@pytest.mark.parametrize(
+    "creating",
+    [
+        "spark.range(5).writeTo('numbers').using('parquet').create()",
+        "spark.sql(open('create.sql').read())",
+        "spark.sql(open('create.sql').read().replace('range(5)', '{rows}'), rows=spark.range(5))",
+    ],
+)
+def test_a_table_that_is_refused_is_created_by_a_driver_of_its_own(
+    standing: Processes, tmp_path: Path, creating: str
+) -> None:
+    """The refusal is no action of Spark's: nothing was done."""
+    (tmp_path / "create.sql").write_text("CREATE TABLE numbers USING parquet AS SELECT id FROM range(5)")
+    (tmp_path / "create.py").write_text(
+        "from pyspark.sql import SparkSession\n"
+        "spark = SparkSession.builder.getOrCreate()\n"
+        f"{creating}\n"
+        "print('rows', spark.table('numbers').count())\n"
+    )
+    ran = flintlock("run", "-m", standing.url, "create.py", cwd=tmp_path)
+
+    output = ran.stdout + ran.stderr
+    assert ran.returncode == 0, output
+    assert "the table 'numbers' would be lost with its Spark engine" in output
+    assert "begins again on a dedicated engine" in output
+    assert "rows 5" in output
 
 
 def test_tables_without_a_catalog_are_refused_on_the_shared_engine(standing: Processes, tmp_path: Path) -> None:
@@ -240,3 +308,23 @@ def test_a_module_runs_as_python_m_runs_it_with_its_package_and_its_data(standin
     assert ran.returncode == 1
     assert "__main__ shop.jobs ['--day', '1'] 21" in ran.stdout, ran.stdout + ran.stderr
     assert 'File "shop/jobs/daily.py", line 10' in ran.stderr, ran.stderr
+
+
+LINEAGE = """
+from pyspark import SparkContext
+
+context = SparkContext()
+rows = context._jsc.parallelize([1, 2, 3], 2)
+for _ in range(500):
+    rows = rows.coalesce(2)
+print("rows", rows.count())
+"""
+
+
+def test_a_long_lineage_fits_on_the_stacks_of_a_driver(standing: Processes, tmp_path: Path) -> None:
+    """Spark serialises an RDD with all that it is computed from by recursion: ALS has hundreds of them."""
+    (tmp_path / "lineage.py").write_text(LINEAGE)
+    ran = flintlock("run", "-m", standing.url, "-p", "1", "lineage.py", cwd=tmp_path)
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "rows 3" in ran.stdout

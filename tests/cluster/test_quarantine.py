@@ -1,14 +1,19 @@
-"""One artifact that cannot be read concerns its own job only, and can be repaired. Needs no Spark."""
+"""One job that cannot be read, or ends the leaders that work on it, concerns no other job. Needs no Spark."""
 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import httpx
+import pytest
 from tests.cluster.commands import flintlock
-from tests.cluster.processes import Processes, until
+from tests.cluster.processes import HERE, Processes, until
+from tests.cluster.test_standby import Masters
 
+from flintlock.host.processes.pid_files import job_managers
 from flintlock.testing import rest_requests
 
 STEPS: dict[str, Any] = {"one": {"sql": "SELECT 1 AS one"}, "rows": {"result": {}, "inputs": ["one"]}}
@@ -53,3 +58,52 @@ def test_an_unreadable_artifact_stops_no_other_job_and_its_job_runs_once_it_is_r
         until("the job", lambda: states(cluster.url) == {"broken": "RUNNING", "innocent": "RUNNING"}, 30.0)
     finally:
         cluster.stop()
+
+
+#: The loop's monitor needs 3 s of CPU time to recognise a job that blocks it; this is enough of a busy machine.
+SILENCE_S: Final = 15.0
+
+
+def named(name: str) -> dict[str, Any]:
+    return {"version": 1, "name": name, "steps": STEPS}
+
+
+@pytest.mark.parametrize("how", ["block", "break"])
+def test_a_job_that_ends_leader_after_leader_is_quarantined_and_the_others_go_on(tmp_path: Path, how: str) -> None:
+    masters = Masters(
+        tmp_path,
+        command=(str(HERE / "blocked_jobmanager.py"),),
+        environment={"FATAL_JOB": f"fatal:{how}"},
+        silence_s=SILENCE_S,
+    )
+    places = {0: masters.start(0).pid}
+    try:
+        leader = masters.leader
+        places[1] = masters.start(1).pid
+        ended: list[int] = []
+        submitted = rest_requests.post(f"{leader.rest}/jobs", json=named("innocent"))
+        assert submitted.status_code == 202, submitted.text
+        with suppress(httpx.TransportError):  # the job may end the leader before it answers
+            rest_requests.post(f"{leader.rest}/jobs", json=named("fatal"))
+
+        def serving() -> str | None:
+            """Start what has ended again, as a service manager does; return the address of a leader that serves."""
+            for index, pid in places.items():
+                process = next(each for each in masters.all if each.pid == pid)
+                if process.poll() is not None:
+                    ended.append(process.returncode)
+                    places[index] = masters.start(index).pid
+            for file in job_managers(tmp_path):
+                try:
+                    if file.epoch and states(file.rest) == {"innocent": "RUNNING", "fatal": "FAILED"}:
+                        return file.rest
+                except (httpx.HTTPError, KeyError):
+                    continue
+            return None
+
+        url = until("the other job under a leader that stays", serving, 240.0)
+        assert len(ended) == 2, "two leaders are lost, and the third one knows why"
+        listed = flintlock("quarantine", "list", "-m", url, cwd=tmp_path).stdout
+        assert "2 leaders were lost" in listed
+    finally:
+        masters.stop()

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -43,18 +43,28 @@ PROMPT_S = 3.0  # the aim is one second on a machine that does nothing else; thi
 class Masters:
     """JobManagers by their index."""
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        command: Sequence[str] = ("-m", "flintlock.entrypoints.jobmanager"),
+        environment: Mapping[str, str] | None = None,
+        silence_s: float = SILENCE_S,
+    ) -> None:
         self.state_dir = state_dir
+        self.command = command
+        self.environment = {**os.environ, **(environment or {})}
+        self.silence_s = silence_s
         self.all: list[subprocess.Popen[bytes]] = []
 
     def start(self, index: int) -> ClusterFile:
         """Start one and return where it listens."""
         with (self.state_dir / f"jobmanager-{index}.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "flintlock.entrypoints.jobmanager", "--state-dir", str(self.state_dir),
+                [sys.executable, *self.command, "--state-dir", str(self.state_dir),
                  "--index", str(index), "-D", "rest.port=0",
-                 "-D", f"high-availability.embedded.silence-timeout={SILENCE_S:g}s"],
-                stdout=log, stderr=log,
+                 "-D", f"high-availability.embedded.silence-timeout={self.silence_s:g}s"],
+                stdout=log, stderr=log, env=self.environment,
             )  # fmt: skip
         self.all.append(process)
 

@@ -25,6 +25,7 @@ from flintlock.model.streaming.streams import OutputMode, StreamQuery, Trigger, 
 from flintlock.model.tasks import DeployTask, FailureKind
 from flintlock.savepoints.writing import write_savepoint
 from flintlock.spark.runner.handle import ForkedRunner
+from flintlock.testing import rest_requests
 
 ALL = Trigger(kind=TriggerKind.AVAILABLE_NOW)
 SCHEMA = "ts TIMESTAMP, n LONG"
@@ -107,7 +108,8 @@ def test_a_killed_runner_is_followed_by_one_that_continues_from_the_checkpoint(b
     pipeline.b.run(pipeline.task(ALL)).finished  # noqa: B018 - raises if it has failed
 
     assert 3 <= committed < 15
-    assert pipeline.batches() == 15
+    # A stop between the log of the source and that of the query leaves a file to the next batch, which then has two.
+    assert pipeline.batches() in (14, 15)
     assert pipeline.rows() == list(range(15))
 
 
@@ -367,3 +369,40 @@ def test_a_stopped_job_is_finished_and_continues_from_its_savepoint_into_the_sam
 
     assert saved_batch(Path(savepoint)) < len(numbers) - 1, "it was stopped before its end"
     assert [row[0] for row in found] == list(numbers)
+
+
+def test_what_a_failed_job_has_left_is_where_another_one_goes_on(standing: Processes, tmp_path: Path) -> None:
+    """Without a savepoint, by the path that REST shows: the batch that failed is repeated with its number and rows."""
+    source, written, repaired = tmp_path / "in", tmp_path / "written", tmp_path / "repaired"
+    source.mkdir()
+
+    for number in range(4):
+        (source / f"{number}.json").write_text(json.dumps({"n": number}) + "\n")
+        changed_s = 1_700_000_000 + number  # the order in which Spark reads them
+        os.utime(source / f"{number}.json", (changed_s, changed_s))
+
+    job = fl.Job("failing", parallelism=1, config={"restart-strategy.type": "none"})
+    options = {"maxFilesPerTrigger": 1}
+    events = job.source("events", format="json", path=source, schema="n LONG", options=options, stream=True)
+
+    @job.foreach_batch("write", events, uid="write-v1", trigger={"availableNow": True})
+    def write(batch: DataFrame, batch_id: int) -> None:
+        numbers = [row.n for row in batch.collect()]
+        if 2 in numbers and not repaired.exists():
+            raise ValueError("2 cannot be written")
+        with written.open("a") as file:
+            file.writelines(f"{batch_id} {number}\n" for number in numbers)
+
+    with fl.connect(standing.url) as client:
+        failed = client.submit(job)
+        with pytest.raises(fl.JobFailed, match="2 cannot be written"):
+            failed.wait(240)
+        found = rest_requests.get(f"{standing.url}/jobs/{failed.id}/checkpoints").json()
+        kept = found["latest"]["completed"]["external_path"]
+        before = written.read_text().splitlines()
+        repaired.touch()
+        client.submit(job, config={"execution.state-recovery.path": kept}).wait(240)
+
+    assert kept == str(standing.state_dir / "checkpoints" / failed.id / "write-v1")
+    assert before == ["0 0", "1 1"]
+    assert written.read_text().splitlines()[2:] == ["2 2", "3 3"]

@@ -81,3 +81,29 @@ def test_the_queries_of_a_script_are_shown_while_it_runs_and_end_with_its_cancel
     (tmp_path / "again.py").write_text(again)
     ran = flintlock("run", "-m", standing.url, "--engine", "shared", "again.py", cwd=tmp_path)
     assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+CONSOLE = """
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+numbers = spark.readStream.schema("n LONG").json("in")
+numbers.selectExpr("n * 111 AS m").writeStream.format("console").option("checkpointLocation", "checkpoint").trigger(
+    availableNow=True).start().awaitTermination()
+"""
+
+
+@pytest.mark.parametrize(("engine", "shown"), [("dedicated", True), ("auto", False)])
+def test_rows_for_a_console_are_in_the_output_or_the_output_says_where_they_are(
+    standing: Processes, tmp_path: Path, engine: str, *, shown: bool
+) -> None:
+    """A shared engine prints them into its own log."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.json").write_text('{"n": 7}\n')
+    (tmp_path / "console.py").write_text(CONSOLE)
+
+    ran = flintlock("run", "-m", standing.url, "--engine", engine, "console.py", cwd=tmp_path)
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ("777" in ran.stdout + ran.stderr) is shown
+    assert ("printed by the shared engine into its own log" in ran.stdout + ran.stderr) is not shown

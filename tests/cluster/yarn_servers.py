@@ -40,12 +40,17 @@ appender.stderr.layout.pattern = %d %p %c{1}: %m%n%ex
 _YARN: Final = "org.apache.hadoop.yarn.server."
 _NAME_NODE: Final = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 _DATA_NODE: Final = "org.apache.hadoop.hdfs.server.datanode.DataNode"
-#: Two queues: what `urgent` needs of its half, containers of `default` have to give up within seconds.
+#: What `urgent` needs of its half, containers of `default` have to give up within seconds. `narrow` has room for one
+#: ApplicationMaster at a time, which YARN starts however small the share for them is.
 _QUEUES: Final[Mapping[str, object]] = {
-    "root.queues": "default,urgent",
-    "root.default.capacity": 50,
+    "root.queues": "default,urgent,narrow",
+    "root.default.capacity": 49,
     "root.default.maximum-capacity": 100,
-    "root.default.user-limit-factor": 2,
+    "root.default.user-limit-factor": 3,
+    "root.narrow.capacity": 1,
+    "root.narrow.maximum-capacity": 100,
+    "root.narrow.user-limit-factor": 100,
+    "root.narrow.maximum-am-resource-percent": 0.01,
     "root.urgent.capacity": 50,
     "root.urgent.maximum-capacity": 100,
     "root.urgent.user-limit-factor": 2,
@@ -70,8 +75,9 @@ _PORTS: Final[tuple[str, ...]] = (
 class RunningYarn:
     """A ResourceManager and a NodeManager. `running_yarn` makes it."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, memory_mb: int = 8192) -> None:
         self.home: Final = home
+        self._memory_mb: Final = memory_mb  # of each node
         self.conf_dir: Final = home / "conf"
         self.staging: Final = home / "staging"
         self.aggregated_logs: Final = home / "applogs"
@@ -171,7 +177,7 @@ class RunningYarn:
         """End all applications, then the servers."""
         for application in self.applications():
             if application["state"] not in ("FINISHED", "FAILED", "KILLED"):
-                httpx.put(f"{self._web}/apps/{application['id']}/state", json={"state": "KILLED"}, trust_env=False)
+                self.kill(application["id"])
         with suppress(TimeoutError):
             until("the end of the containers", lambda: not self.containers(), 30)
         for server in self._servers.values():
@@ -205,6 +211,25 @@ class RunningYarn:
     def application(self, application_id: str) -> dict[str, Any]:
         """Return one of them."""
         return dict(self._get(f"apps/{application_id}").get("app", {}))
+
+    def submit(self, command: str, *, memory_mb: int = 768, attempts: int = 4, queue: str = "default") -> str:
+        """Submit an application whose ApplicationMaster is a command of a shell; return its id."""
+        answer = httpx.post(f"{self._web}/apps/new-application", trust_env=False)
+        application_id = str(answer.raise_for_status().json()["application-id"])
+        submission: dict[str, Any] = {
+            "application-id": application_id,
+            "application-name": "a command",
+            "queue": queue,
+            "am-container-spec": {"commands": {"command": command}},
+            "resource": {"memory": memory_mb, "vCores": 1},
+            "max-app-attempts": attempts,
+        }
+        httpx.post(f"{self._web}/apps", json=submission, trust_env=False).raise_for_status()
+        return application_id
+
+    def kill(self, application_id: str) -> None:
+        """Have an application end."""
+        httpx.put(f"{self._web}/apps/{application_id}/state", json={"state": "KILLED"}, trust_env=False)
 
     def containers(self, module: str = "", application_id: str = "") -> list[psutil.Process]:
         """Return the processes of Flintlock in containers; `module`: those that run this one."""
@@ -266,15 +291,16 @@ class RunningYarn:
                 **nodes,
                 "yarn.resourcemanager.hostname": "127.0.0.1",
                 "yarn.nodemanager.hostname": "127.0.0.1",
-                "yarn.nodemanager.resource.memory-mb": 8192,
+                "yarn.nodemanager.resource.memory-mb": self._memory_mb,
                 "yarn.nodemanager.resource.cpu-vcores": 8,
                 "yarn.scheduler.minimum-allocation-mb": 128,
                 "yarn.resourcemanager.am.max-attempts": 4,
+                "yarn.cluster.max-application-priority": 10,
                 "yarn.nodemanager.vmem-check-enabled": "false",
                 "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage": 99.9,
                 "yarn.resourcemanager.nodemanagers.heartbeat-interval-ms": 200,
                 "yarn.am.liveness-monitor.expiry-interval-ms": 300_000,
-                "yarn.nm.liveness-monitor.expiry-interval-ms": 30_000,
+                "yarn.nm.liveness-monitor.expiry-interval-ms": 15_000,
                 **_PREEMPTION,
                 "yarn.resourcemanager.recovery.enabled": "true",
                 "yarn.resourcemanager.store.class": (
@@ -295,10 +321,10 @@ class RunningYarn:
 
 
 @contextmanager
-def running_yarn(home: Path, *, hdfs: bool = False) -> Generator[RunningYarn]:
+def running_yarn(home: Path, *, hdfs: bool = False, memory_mb: int = 8192) -> Generator[RunningYarn]:
     """Run YARN, with HDFS or without, while the context lasts. Raises NotInstallable if its jars cannot be had."""
     with ExitStack() as stack:
-        yarn = RunningYarn(home)
+        yarn = RunningYarn(home, memory_mb)
         stack.callback(yarn.stop)
         yarn.start(hdfs=hdfs)
         yield yarn

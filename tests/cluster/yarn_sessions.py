@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import subprocess
+import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import psutil
+from pyspark.sql import DataFrame
 from tests.cluster.commands import flintlock
 from tests.cluster.processes import until
 from tests.cluster.yarn_servers import RunningYarn
 
 import flintlock as fl
+from flintlock.yarn.bridge import YarnJvm
+from flintlock.yarn.client_bridge import launch_context, size_record
+from flintlock.yarn.messages import ContainerSize, Launch
 
 #: Of each wait: containers start slowly on a busy machine.
 LIMIT_S: Final = 300.0
@@ -56,6 +63,11 @@ class Session:
         (found,) = self.yarn.containers("yarn_jobmanager", application_id or self.id)
         return found
 
+    def bridge(self) -> psutil.Process:
+        """The JVM with which the ApplicationMaster speaks with YARN."""
+        (found,) = [child for child in self.master().children() if "py4j.GatewayServer" in child.cmdline()]
+        return found
+
     def attempt(self, application_id: str = "") -> int:
         """Return which attempt of the ApplicationMaster is registered; 0 while none is."""
         application_id = application_id or self.id
@@ -86,10 +98,86 @@ def running_session(yarn: RunningYarn, place: Path, settings: Mapping[str, objec
             os.environ["HADOOP_CONF_DIR"] = before
 
 
+def admit_this_process(yarn: YarnJvm) -> str:
+    """Submit an application whose ApplicationMaster YARN does not start: this process may register. Return its id."""
+    client: Any = yarn.jvm.org.apache.hadoop.yarn.client.api.YarnClient.createYarnClient()
+    client.init(yarn.conf)
+    client.start()
+    submission: Any = client.createApplication().getApplicationSubmissionContext()
+    submission.setUnmanagedAM(True)
+    submission.setAMContainerSpec(launch_context(yarn, Launch(command="true")))
+    submission.setResource(size_record(yarn, ContainerSize(memory_mb=256, vcores=1)))
+    application: Any = client.submitApplication(submission)
+    token = until("the token of its first attempt", lambda: client.getAMRMToken(application), LIMIT_S)
+    yarn.jvm.org.apache.hadoop.security.UserGroupInformation.getCurrentUser().addToken(token)
+    client.stop()
+    return str(application)
+
+
+class AttachedRun(NamedTuple):
+    """A command that runs a program on a cluster of its own, and follows it; it writes into two files."""
+
+    process: subprocess.Popen[bytes]
+    out: Path
+    err: Path
+
+    def notes(self) -> str:
+        """Return what it has said about its cluster and its job."""
+        return self.err.read_text()
+
+    def application_id(self) -> str:
+        """Return the application that it has submitted; empty until then."""
+        found = re.search(r"submitted (application_\d+_\d+) to queue", self.notes())
+        return found[1] if found else ""
+
+
+@contextmanager
+def attached_run(place: Path, script: str, name: str) -> Generator[AttachedRun]:
+    """Start such a command; it is killed at the end, unless it has ended. `name` is that of its files."""
+    command = [sys.executable, "-m", "flintlock", "run", "-t", "yarn-application", script]
+    environ = {**os.environ, "XDG_STATE_HOME": str(place / "state"), "XDG_CONFIG_HOME": str(place / "none")}
+    out, err = place / f"{name}.out", place / f"{name}.err"
+    with out.open("wb") as printed, err.open("wb") as said:
+        process = subprocess.Popen(
+            command, cwd=place, env=environ, stdin=subprocess.DEVNULL, stdout=printed, stderr=said
+        )
+    try:
+        yield AttachedRun(process, out, err)
+    finally:
+        process.kill()
+        process.wait()
+
+
 def endless(name: str) -> fl.Job:
     """Return a job that runs until it is cancelled."""
     job = fl.Job(name)
     job.result("rows", job.sql("slow", LONG))
+    return job
+
+
+def gated(place: Path) -> fl.Job:
+    """Return a job with one task, which appends three rows to `out` once there is a file `go`."""
+    place.mkdir()
+    directory = str(place)
+    job = fl.Job("gated")
+    three = job.sql("three", "SELECT id FROM range(0, 3, 1, 1)")
+
+    @job.step(inputs=[three])
+    def waited(three: DataFrame) -> DataFrame:
+        from pyspark.sql.functions import udf
+
+        def wait(value: int) -> int:
+            import threading
+            from pathlib import Path
+
+            pause = threading.Event()
+            while not Path(directory, "go").exists():
+                pause.wait(0.1)
+            return value
+
+        return three.select(udf(wait, "long")("id").alias("id"))
+
+    job.sink("files", waited, format="parquet", path=str(place / "out"), mode="append")
     return job
 
 

@@ -145,7 +145,7 @@ async def started(driver: WorkerDriver) -> TaskManagerId:
 
 async def test_each_worker_has_an_id_of_its_own_and_runs_until_it_is_released(place: Place) -> None:
     async with place.term() as driver:
-        assert driver.taken_over == ()
+        assert await driver.taken_over() == ()
         assert driver.slots >= 1
         first, second = await started(driver), await started(driver)
         assert first != second
@@ -177,7 +177,7 @@ async def test_workers_outlive_their_term_and_the_next_one_can_release_them(plac
         first, second = await started(driver), await started(driver)
     assert place.running() == {first, second}
     async with place.term() as driver:
-        assert set(driver.taken_over) == {first, second}
+        assert set(await driver.taken_over()) == {first, second}
         assert await started(driver) not in (first, second)
         place.kill(first)
         assert (await driver.ended()).id == first
@@ -185,7 +185,7 @@ async def test_workers_outlive_their_term_and_the_next_one_can_release_them(plac
         await driver.release_all()
     assert place.running() == set()
     async with place.term() as driver:
-        assert driver.taken_over == ()
+        assert await driver.taken_over() == ()
 
 
 async def test_a_cluster_that_shuts_down_ends_all_workers_and_starts_no_more(place: Place) -> None:

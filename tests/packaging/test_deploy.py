@@ -1,19 +1,23 @@
 """The files of `deploy/`: units that systemd accepts and that call the command line as it is, and a safe image.
 
-The image itself needs Docker and a network to be built: here its Dockerfile is read.
+The Dockerfile is read, checked by hadolint, and built where there is a Docker daemon, which needs a network.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Final
 
 import pytest
+from tests.cluster.installed_packages import installed
+from tests.packaging.test_wheel import run_uv
 
 from flintlock.cli.main import app
 from flintlock.config.files import RESERVED
@@ -107,6 +111,53 @@ def test_the_image_is_pinned_small_and_runs_as_a_user_without_rights() -> None:
         assert "curl" not in rest
     for word, rest in found:
         assert word not in {"ENV", "ARG"} or not re.search("SECRET|TOKEN|PASSWORD", rest, re.IGNORECASE)
+
+
+def test_hadolint_accepts_the_dockerfile() -> None:
+    # DL3008, DL3013: the base image pins the distribution, requirements files pin what is installed from an index.
+    program = installed("hadolint") / "bin" / "hadolint"
+    ignored = [part for rule in ("DL3008", "DL3013") for part in ("--ignore", rule)]
+    done = subprocess.run(
+        [str(program), *ignored, str(DEPLOY / "docker" / "Dockerfile")],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def docker() -> str:
+    """The command, where it reaches a daemon."""
+    command = shutil.which("docker")
+    if command is None:
+        pytest.skip("there is no docker")
+    reached = subprocess.run([command, "info"], capture_output=True, text=True, check=False, timeout=60)
+    if reached.returncode != 0:
+        pytest.skip(f"docker cannot run here: {reached.stderr.strip()}")
+    return command
+
+
+def test_the_image_is_built_and_runs_the_command_as_its_user(docker: str, tmp_path: Path) -> None:
+    built = ("--no-build-isolation", "--offline", "--python", sys.executable, "--out-dir", str(tmp_path / "dist"))
+    run_uv("build", "--wheel", *built)  # into the place of `make dist`
+    place = tmp_path / "deploy" / "docker"
+    place.mkdir(parents=True)
+    shutil.copy(DEPLOY / "docker" / "Dockerfile", place)
+    tag = f"flintlock-test-{os.getpid()}"
+
+    def run(*arguments: str, limit_s: float) -> str:
+        done = subprocess.run(
+            [docker, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=limit_s
+        )
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        return done.stdout
+
+    run("build", "-f", "deploy/docker/Dockerfile", "-t", tag, ".", limit_s=1200)
+    try:
+        assert "flintlock" in run("run", "--rm", tag, "--version", limit_s=120)
+        assert run("run", "--rm", "--entrypoint", "id", tag, "-u", limit_s=120).strip() == "10001"
+    finally:
+        run("image", "rm", "--force", tag, limit_s=120)
 
 
 def test_the_image_calls_commands_that_exist() -> None:

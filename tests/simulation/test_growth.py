@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 
-from flintlock.testing.growth import Footprint, growth
+from flintlock.testing.growth import Footprint, growth, is_within_bounds
+from flintlock.testing.simulation.invariants import MAX_STEP_S
 
 
 def test_nothing_grows_while_jobs_run_restart_and_expire_under_changing_leaders() -> None:
@@ -20,6 +21,7 @@ def test_nothing_grows_while_jobs_run_restart_and_expire_under_changing_leaders(
 
     assert run.returncode == 0, run.stdout + run.stderr
     assert " restarts; grown by " in run.stdout
+    assert "longest step of the loop: " in run.stdout
 
 
 _WITHOUT_COLLECTOR = """
@@ -47,6 +49,12 @@ def test_an_ended_job_is_freed_without_the_garbage_collector() -> None:
     )
 
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_a_step_of_the_loop_that_takes_long_is_noticed() -> None:
+    assert is_within_bounds({"objects": 1.05}, MAX_STEP_S)
+    assert not is_within_bounds({"objects": 1.05}, MAX_STEP_S * 1.01)
+    assert not is_within_bounds({"objects": 1.2}, MAX_STEP_S)
 
 
 def test_a_figure_that_grows_is_noticed() -> None:

@@ -1,7 +1,8 @@
 """Clusters that end with their job or program, simulated: whatever fails, it runs once and ends once.
 
 JobManagers that have ended are started again all the same, as by a supervisor that knows nothing of the end. Operators
-shut clusters down in any state, which suspends their jobs. Half of the clusters start their TaskManagers themselves.
+shut clusters down in any state, which suspends their jobs. Half of the clusters start their TaskManagers themselves,
+half of these in containers of YARN, where the cluster's end is the application's: no other JobManager is started then.
 """
 
 from __future__ import annotations
@@ -151,6 +152,8 @@ async def simulate(seed: int) -> list[str]:
 
     others_random = Random(f"job-cluster-workers-{seed}")
     has_workers = others_random.random() < 0.5  # TaskManagers that leaders start, take over and end
+    if has_workers and Random(f"job-cluster-containers-{seed}").random() < 0.5:
+        faults = structs.replace(faults, containers=True)
     cluster = SimulatedCluster(
         random,
         faults,
@@ -204,8 +207,8 @@ def problems_at_the_end(cluster: SimulatedCluster, disk: Disk, programs: list[Pr
         problems.append(f"the job is {disk.ends[0].snapshot.status}, and the cluster {statuses}")
     if records.graphs or records.results or records.progress or records.ended:
         problems.append("the HA data was not removed")
-    if cluster.fleet is not None and cluster.fleet.machines:
-        problems.append(f"workers outlive their cluster: {sorted(cluster.fleet.machines)}")
+    if cluster.fleet is not None and (left := cluster.fleet.left_over()):
+        problems.append(f"workers outlive their cluster: {sorted(left)}")
     acknowledged = [program.answers for program in programs]
     for number in {number for answers in acknowledged for number in answers}:
         found = {answers[number] for answers in acknowledged if number in answers}

@@ -12,6 +12,7 @@ from typing import Final
 
 from flintlock.ha.protocols import Stores
 from flintlock.ha.zookeeper.services import ZooKeeperHaServices, zookeeper_ha
+from flintlock.ha.zookeeper.storage.payload_files import PROBE_OWNER
 from flintlock.host.boot_clock import boot_time_s
 from flintlock.model.ids import FencingToken
 
@@ -52,8 +53,9 @@ class ClusterHarness:
         return leader
 
     def files(self, kind: str) -> list[str]:
-        """Return the names of the payloads of one kind."""
-        return sorted(path.name for path in (self.storage_dir / self.cluster_id / kind).iterdir())
+        """Return the names of the payloads of one kind, without the file of a check that is under way."""
+        names = sorted(path.name for path in (self.storage_dir / self.cluster_id / kind).iterdir())
+        return [name for name in names if not name.startswith(f"{PROBE_OWNER}-0-")]
 
 
 class Leader:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -57,11 +58,16 @@ async def test_the_leader_that_serves_is_found_and_then_the_next_one(zookeeper: 
                 await finder.moved()
                 assert finder.follow() == "one:1"
                 assert await asyncio.to_thread(asked) == "http://one:2"
+                wait_for_another = partial(
+                    ha_backend(configured).leader_url, configured, wait_s=30.0, former="http://one:2"
+                )
+                another = asyncio.get_running_loop().run_in_executor(None, wait_for_another)
             async with await anext(second.election.terms()) as token:
                 await second.leader.publish(two.leads(token, confirmed=True))
                 await finder.moved()
                 assert finder.follow() == "two:1"
                 assert await asyncio.to_thread(lambda: leader_url(configured, wait_s=30.0)) == "http://two:2"
+                assert await another == "http://two:2", "the first one may have died"
 
 
 async def test_a_leader_that_changed_while_the_quorum_was_out_of_reach_is_found_after(

@@ -10,6 +10,7 @@ import sys
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import ExitStack, suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -23,9 +24,11 @@ from tests.zookeeper.servers import Ensemble
 from tests.zookeeper.wire import Wire, wired
 
 import flintlock as fl
+from flintlock.entrypoints.process import EXIT_FATAL
 from flintlock.testing import rest_requests
 
 ROOT: Final = Path(__file__).parents[2]
+BLOCKED: Final = ROOT / "tests" / "cluster" / "blocked_jobmanager.py"
 JOB: Final = "ab" * 16
 T = TypeVar("T")
 
@@ -34,18 +37,25 @@ LONG_SESSION: Final = "20 s"
 LONG_BEFORE_S: Final = 10.0
 
 
+class LeaderSilent(Exception):
+    """The leader did not answer the member that forwarded a request to it."""
+
+
 class JobManager:
     """One JobManager process with a state directory of its own, as if it were on a machine of its own."""
 
-    def __init__(self, state_dir: Path, settings: dict[str, str]) -> None:
+    def __init__(self, state_dir: Path, settings: dict[str, str], fatal_job: str = "") -> None:
+        """`fatal_job`: the name of a job on which its loop never goes on."""
         self._state_dir: Final = state_dir
         flags = [part for key, value in settings.items() for part in ("-D", f"{key}={value}")]
-        command = [sys.executable, "-m", "flintlock.entrypoints.jobmanager", "--state-dir", str(state_dir)]
+        program = [str(BLOCKED)] if fatal_job else ["-m", "flintlock.entrypoints.jobmanager"]
+        command = [sys.executable, *program, "--state-dir", str(state_dir)]
         state_dir.mkdir()
         with (state_dir / "out").open("wb") as out:
             self.process: Final = subprocess.Popen(
-                [*command, "--die-with-parent", str(os.getpid()), *flags], cwd=ROOT, stdout=out, stderr=out
-            )
+                [*command, "--die-with-parent", str(os.getpid()), *flags], cwd=ROOT, stdout=out, stderr=out,
+                env={**os.environ, "FATAL_JOB": f"{fatal_job}:block"},
+            )  # fmt: skip
 
     @property
     def url(self) -> str:
@@ -90,12 +100,21 @@ class JobManager:
         assert answer.is_success, answer.text
         return answer.json()["blob"]
 
-    def submit(self, job_id: str = JOB, blob: str | None = None) -> None:
+    def states(self) -> dict[str, str]:
+        """Return the state of each job by its name; empty if no leader answers."""
+        answer = self.ask("/jobs/overview")
+        if answer is None or not answer.is_success:
+            return {}
+        return {job["name"]: job["state"] for job in answer.json()["jobs"]}
+
+    def submit(self, job_id: str = JOB, blob: str | None = None, name: str = "waits for slots") -> None:
         """Submit a job that waits for slots; no TaskManager runs."""
         steps: dict[str, dict[str, Any]] = {"n": {"sql": "SELECT 1"}, "top": {"result": {}, "inputs": ["n"]}}
         artifacts = [] if blob is None else [{"name": "data.txt", "blob": blob}]
-        body = {"name": "waits for slots", "jobId": job_id, "steps": steps, "artifacts": artifacts}
+        body = {"name": name, "jobId": job_id, "steps": steps, "artifacts": artifacts}
         answer = rest_requests.post(f"{self.url}/jobs", json=body, timeout=30, trust_env=False)
+        if answer.status_code == HTTPStatus.BAD_GATEWAY:  # from a member that is not the leader
+            raise LeaderSilent(answer.text)
         assert answer.is_success, answer.text
 
 
@@ -129,8 +148,8 @@ async def wire(zookeeper: Ensemble) -> AsyncGenerator[Wire]:
         yield wire
 
 
-def start(running: ExitStack, state_dir: Path, settings: dict[str, str]) -> JobManager:
-    jobmanager = JobManager(state_dir, settings)
+def start(running: ExitStack, state_dir: Path, settings: dict[str, str], fatal_job: str = "") -> JobManager:
+    jobmanager = JobManager(state_dir, settings, fatal_job)
 
     def end() -> None:
         jobmanager.process.kill()
@@ -195,6 +214,31 @@ def test_a_frozen_leader_is_replaced_after_the_session_timeout_and_stands_by_whe
     assert [(line["epoch"], "session" in line["reason"]) for line in lost] == [(epoch, True)]
     until("the old leader to remove its cluster file", lambda: not first.is_announced)
     assert first.process.poll() is None
+
+
+def test_a_job_that_blocks_leader_after_leader_is_quarantined_and_the_other_one_goes_on(
+    tmp_path: Path, settings: dict[str, str], running: ExitStack
+) -> None:
+    """The threads of ZooKeeper's client keep the session of a blocked leader alive: it ends itself."""
+    short = {**settings, "high-availability.zookeeper.client.session-timeout": "6 s"}
+    members = [start(running, tmp_path / str(n), short, fatal_job="fatal") for n in range(2)]
+    until("a leader", members[0].listing)
+    members[0].submit(name="innocent")
+    with suppress(httpx.HTTPError, LeaderSilent):  # the job may block the leader before it answers
+        members[0].submit("cd" * 16, name="fatal")
+    ended: list[JobManager] = []
+
+    def is_quarantined() -> bool:
+        """Start what has ended again, as a service manager does."""
+        for place, member in enumerate(members):
+            if member.process.poll() is not None:
+                ended.append(member)
+                members[place] = start(running, tmp_path / str(len(members) + len(ended)), short, fatal_job="fatal")
+        return any(member.states() == {"innocent": "RUNNING", "fatal": "FAILED"} for member in members)
+
+    until("a leader that stays", is_quarantined, 240.0)
+    assert [member.process.returncode for member in ended] == [EXIT_FATAL, EXIT_FATAL]
+    assert all("its event loop has stood still for" in member.output for member in ended)
 
 
 @pytest.mark.anyio

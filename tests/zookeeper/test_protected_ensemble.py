@@ -99,6 +99,7 @@ def services(configuration: Configuration) -> Any:
         clock_ms=clock_ms,
         boot_time_s=boot_time_s,
         leader_answers=answers,
+        is_blocked=lambda _: False,
     )
 
 

@@ -177,11 +177,9 @@ export interface ClusterResources {
   readonly starting?: number;
 }
 
-/** A committed batch of one query. */
+/** A committed batch of one query; as the latest savepoint, the savepoint, whose size is not known here. */
 export interface CompletedCheckpoint {
-  readonly className?: string;
   readonly id: number;
-  readonly status?: string;
   readonly is_savepoint?: boolean;
   readonly savepointFormat?: string | null;
   readonly trigger_timestamp: number;
@@ -196,10 +194,12 @@ export interface CompletedCheckpoint {
   readonly num_acknowledged_subtasks?: number;
   readonly checkpoint_type?: string;
   readonly tasks?: Readonly<Record<string, string>>;
-  readonly external_path: string;
-  readonly discarded?: boolean;
   readonly uid?: string;
   readonly batch?: number;
+  readonly className?: string;
+  readonly status?: string;
+  readonly external_path: string;
+  readonly discarded?: boolean;
   readonly "input-rows"?: number;
   readonly "state-rows"?: number;
   readonly offsets?: ReadonlyArray<string>;
@@ -329,6 +329,33 @@ export interface ExecutionResultResponse {
     INITIALIZING is Flink's state of a task that restores its state. No attempt of Flintlock is ever in it; it exists
     because Flink's REST API reports a count for every state. */
 export type ExecutionState = "CANCELED" | "CANCELING" | "CREATED" | "DEPLOYING" | "FAILED" | "FINISHED" | "INITIALIZING" | "RECONCILING" | "RUNNING" | "SCHEDULED";
+
+/** The batch that an attempt at a query had begun, or was to begin, when it failed; the next attempt repeats it.
+
+    When it began is not known: all times are that of the failure. */
+export interface FailedCheckpoint {
+  readonly id: number;
+  readonly is_savepoint?: boolean;
+  readonly savepointFormat?: string | null;
+  readonly trigger_timestamp: number;
+  readonly latest_ack_timestamp: number;
+  readonly checkpointed_size: number;
+  readonly state_size: number;
+  readonly end_to_end_duration: number;
+  readonly alignment_buffered?: number;
+  readonly processed_data?: number;
+  readonly persisted_data?: number;
+  readonly num_subtasks?: number;
+  readonly num_acknowledged_subtasks?: number;
+  readonly checkpoint_type?: string;
+  readonly tasks?: Readonly<Record<string, string>>;
+  readonly uid?: string;
+  readonly batch?: number;
+  readonly className?: string;
+  readonly status?: string;
+  readonly failure_timestamp: number;
+  readonly failure_message: string;
+}
 
 /** Why a job failed, as Flink's clients read it. */
 export interface FailureCause {
@@ -475,7 +502,7 @@ export interface JobConfigResponse {
   readonly params?: Readonly<Record<string, string | number | number | boolean | null>>;
 }
 
-/** GET /jobs/:jobid. `waits-for`: what a RUNNING job waits for, if none of its regions runs. */
+/** GET /jobs/:jobid. `waits-for`: slots, or what holds it up; not there if it goes on. */
 export interface JobDetails {
   readonly jid: string;
   readonly "application-id": string;
@@ -569,7 +596,7 @@ export interface JobStatusResponse {
 /** Whether a job's inputs end. */
 export type JobType = "BATCH" | "STREAMING";
 
-/** One entry of GET /jobs/overview. `waits-for`: what a RUNNING job waits for, if none of its regions runs.
+/** One entry of GET /jobs/overview. `waits-for`: slots, or what holds it up; not there if it goes on.
 
     `first-run`: when its first attempt ran; not there before that, nor where an earlier leader alone knew it.
     `upgrade-of` and `successor`: the job whose place this one takes, and the job that has taken its place. */
@@ -603,7 +630,7 @@ export interface JobsOverviewResponse {
 export interface LatestCheckpoints {
   readonly completed?: CompletedCheckpoint | null;
   readonly savepoint?: CompletedCheckpoint | null;
-  readonly failed?: CompletedCheckpoint | null;
+  readonly failed?: FailedCheckpoint | null;
   readonly restored?: RestoredCheckpoint | null;
 }
 
@@ -795,8 +822,9 @@ export interface QueriesResponse {
 
 /** A query, by its latest batch; `batch` is -1 before its first one.
 
-    `behind-ms`: for how long its batches have taken longer than the interval of the trigger, or the backlog has grown.
-    `falls-behind`: that is for a minute or more. */
+    `running-since`: since when a batch runs that is not committed yet, as its runner has seen it; 0: none runs.
+    `behind-ms`: for how long its batches have taken longer than the interval of the trigger, or the backlog has grown;
+    it grows while a batch runs. `falls-behind`: that is for a minute or more. */
 export interface QueryInfo {
   readonly name: string;
   readonly uid?: string;
@@ -819,6 +847,7 @@ export interface QueryInfo {
   readonly "state-rows": number;
   readonly "state-bytes": number;
   readonly "late-rows": number;
+  readonly "running-since"?: number;
   readonly "behind-ms": number;
   readonly "falls-behind": boolean;
   readonly sources: ReadonlyArray<QuerySource>;
@@ -1255,6 +1284,7 @@ export interface WaitingJob {
   readonly request?: string;
   readonly slots?: number | null;
   readonly since?: number;
+  readonly "behind-streaming"?: boolean;
 }
 
 /** `watermark:` of a step. */

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { firstLine, formatBytes, formatCount, formatDuration, formatExactTime, formatTime } from "./formats.ts";
+import { elapsed, firstLine, formatBytes, formatCount, formatDuration, formatExactTime, formatTime } from "./formats.ts";
 
 test("a duration has its two largest units and is never rounded up", () => {
   const expected: readonly [number, string][] = [
@@ -18,6 +18,11 @@ test("a duration has its two largest units and is never rounded up", () => {
     [Number.NaN, "–"],
   ];
   for (const [ms, text] of expected) assert.equal(formatDuration(ms), text);
+});
+
+test("the time between two times is not negative after the clock was set back", () => {
+  assert.equal(elapsed(1_000, 4_000), 3_000);
+  assert.equal(elapsed(4_000, 1_000), 0);
 });
 
 test("a size has three digits", () => {

@@ -2,6 +2,11 @@
 
 const NONE = "–";
 
+/** Returns the milliseconds from one time to another; 0 if the clock was set back in between. */
+export function elapsed(from: number, to: number): number {
+  return Math.max(0, to - from);
+}
+
 /** Returns a duration in its two largest units: `350 ms`, `4.2 s`, `3 min 5 s`, `2 h 1 min`, `3 d 4 h`. */
 export function formatDuration(ms: number): string {
   if (!Number.isFinite(ms) || ms < 0) return NONE;

@@ -1,5 +1,6 @@
 // What is known of the jobs of the cluster, from the events of one connection after another. A pure reducer.
 import type { JobsOverviewEntry } from "../api/types.ts";
+import { elapsed } from "../formats/formats.ts";
 
 export type Job = JobsOverviewEntry;
 
@@ -69,7 +70,7 @@ export function hasEnded(job: Pick<Job, "end-time">): boolean {
 
 /** Returns how long a job has run, at a time of the cluster's clock. */
 export function durationOf(job: Pick<Job, "start-time" | "end-time">, clusterNow: number): number {
-  return Math.max(0, (hasEnded(job) ? job["end-time"] : clusterNow) - job["start-time"]);
+  return elapsed(job["start-time"], hasEnded(job) ? job["end-time"] : clusterNow);
 }
 
 /** Returns the time of the cluster: it stands still while nothing is heard of the cluster. */

@@ -17,12 +17,14 @@ from flintlock.client.authoring.package import Packable
 from flintlock.client.connection.client import Client
 from flintlock.client.connection.handle import JobHandle
 from flintlock.client.display.following import OutputReader
+from flintlock.model.checking.limits import MAX_LABEL
 from flintlock.model.states import JobStatus
 
 INSTANCE_LABEL: Final = "airflow/instance"
 """The label that the jobs of all tries of one task have in common."""
 
 _LAST_LINES: Final = 100
+_DIGEST: Final = 8  # the characters that tell ids apart of which a label has only the beginning
 #: States of a job that will not finish.
 _ENDING: Final = frozenset({JobStatus.CANCELLING, JobStatus.FAILING})
 
@@ -73,4 +75,8 @@ def _digest(*parts: str) -> str:
 
 
 def _label(value: str) -> str:
-    return "".join(char if char.isprintable() and char != "," else "_" for char in value)
+    """Return the value of a label: an id that is too long ends with a digest, so that no two ids become one."""
+    text = "".join(char if char.isprintable() and char != "," else "_" for char in value)
+    if len(text) <= MAX_LABEL:
+        return text
+    return f"{text[: MAX_LABEL - _DIGEST - 1]}-{_digest(value)[:_DIGEST]}"

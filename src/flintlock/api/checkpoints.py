@@ -41,12 +41,10 @@ class CheckpointSummary(ApiStruct, frozen=True, kw_only=True):
     persisted_data: CheckpointStatistic
 
 
-class CompletedCheckpoint(ApiStruct, frozen=True, kw_only=True):
-    """A committed batch of one query."""
+class Checkpoint(ApiStruct, frozen=True, kw_only=True):
+    """What all checkpoints have: they are batches of queries."""
 
-    class_name: str = field(default="completed", name="className")
     id: int
-    status: str = "COMPLETED"
     is_savepoint: bool = False
     savepoint_format: str | None = field(default=None, name="savepointFormat")
     trigger_timestamp: int
@@ -61,14 +59,33 @@ class CompletedCheckpoint(ApiStruct, frozen=True, kw_only=True):
     num_acknowledged_subtasks: int = 1
     checkpoint_type: str = "CHECKPOINT"
     tasks: dict[str, str] = field(default_factory=dict[str, str])
-    external_path: str
-    discarded: bool = False
     uid: str = ""  # of the query
     batch: int = 0
+
+
+class CompletedCheckpoint(Checkpoint, frozen=True, kw_only=True):
+    """A committed batch of one query; as the latest savepoint, the savepoint, whose size is not known here."""
+
+    class_name: str = field(default="completed", name="className")
+    status: str = "COMPLETED"
+    external_path: str
+    discarded: bool = False
     input_rows: int = field(default=0, name="input-rows")
     state_rows: int = field(default=0, name="state-rows")
     offsets: tuple[str, ...] = ()  # where each source ends
     watermark: str = ""
+
+
+class FailedCheckpoint(Checkpoint, frozen=True, kw_only=True):
+    """The batch that an attempt at a query had begun, or was to begin, when it failed; the next attempt repeats it.
+
+    When it began is not known: all times are that of the failure.
+    """
+
+    class_name: str = field(default="failed", name="className")
+    status: str = "FAILED"
+    failure_timestamp: int
+    failure_message: str
 
 
 class RestoredCheckpoint(ApiStruct, frozen=True, kw_only=True):
@@ -85,7 +102,7 @@ class LatestCheckpoints(ApiStruct, frozen=True, kw_only=True):
 
     completed: CompletedCheckpoint | None = None
     savepoint: CompletedCheckpoint | None = None
-    failed: CompletedCheckpoint | None = None
+    failed: FailedCheckpoint | None = None
     restored: RestoredCheckpoint | None = None
 
 

@@ -165,6 +165,7 @@ class WaitingJob(ApiStruct, frozen=True, kw_only=True):
     request: str = ""
     slots: int | None = None  # None: all slots of one TaskManager
     since_ms: int = field(default=0, name="since")
+    behind_streaming: bool = field(default=False, name="behind-streaming")  # streaming jobs use the slots that it needs
 
 
 class ClusterResources(ApiStruct, frozen=True, kw_only=True):

@@ -58,7 +58,7 @@ def overview_entry(job: JobSummary, now_ms: int) -> JobsOverviewEntry:
         scheduler_type="Default",
         start_time=job.start_ms,
         end_time=job.end_ms,
-        duration=(now_ms if job.end_ms < 0 else job.end_ms) - job.start_ms,
+        duration=job.duration_ms(now_ms),
         state=job.status,
         last_modification=job.last_modified_ms,
         tasks=OverviewTasks(total=job.tasks.total, **{field: count.get(state, 0) for field, state in _COUNTED}),

@@ -22,6 +22,10 @@ WAITING: Final = "WAITING"
 """How a job is shown that Flink's API calls RUNNING, and of which nothing runs yet."""
 
 
+SLOTS: Final = "slots"
+"""What a job waits for in the queue; whatever else it may wait for is a text that says why."""
+
+
 class Empty(ApiStruct, frozen=True, kw_only=True):
     """An empty answer."""
 
@@ -62,7 +66,7 @@ class OverviewTasks(ApiStruct, frozen=True, kw_only=True):
 
 
 class JobsOverviewEntry(ApiStruct, frozen=True, kw_only=True, omit_defaults=True):
-    """One entry of GET /jobs/overview. `waits-for`: what a RUNNING job waits for, if none of its regions runs.
+    """One entry of GET /jobs/overview. `waits-for`: slots, or what holds it up; not there if it goes on.
 
     `first-run`: when its first attempt ran; not there before that, nor where an earlier leader alone knew it.
     `upgrade-of` and `successor`: the job whose place this one takes, and the job that has taken its place.
@@ -88,7 +92,7 @@ class JobsOverviewEntry(ApiStruct, frozen=True, kw_only=True, omit_defaults=True
 
     @property
     def shown_state(self) -> str:
-        """The state as people read it: WAITING if the job is RUNNING and none of its regions is."""
+        """The state as people read it: WAITING if the job waits for something, such as slots."""
         return WAITING if self.waits_for else self.state
 
 
@@ -190,7 +194,7 @@ class PlanResponse(ApiStruct, frozen=True, kw_only=True):
 
 
 class JobDetails(ApiStruct, frozen=True, kw_only=True, omit_defaults=True):
-    """GET /jobs/:jobid. `waits-for`: what a RUNNING job waits for, if none of its regions runs."""
+    """GET /jobs/:jobid. `waits-for`: slots, or what holds it up; not there if it goes on."""
 
     jid: str
     application_id: str = field(name="application-id")
@@ -477,7 +481,7 @@ class JobAttempts(ApiStruct, frozen=True, kw_only=True):
     rerun_of: str = field(default="", name="rerun-of")  # the job that this one runs again
     upgrade_of: str = field(default="", name="upgrade-of")  # the job whose place this one has taken
     successor: str = ""  # the job that has taken its place
-    waits_for: str = field(default="", name="waits-for")  # what a RUNNING job waits for, if none of its regions runs
+    waits_for: str = field(default="", name="waits-for")  # slots, or what holds it up
     continuable: bool = False  # whether it can be run again from where it failed, while its results are kept
     labels: dict[str, str] = field(default_factory=dict[str, str])
     start_time: int = field(default=0, name="start-time")
@@ -485,7 +489,7 @@ class JobAttempts(ApiStruct, frozen=True, kw_only=True):
 
     @property
     def shown_state(self) -> str:
-        """The state as people read it: WAITING if the job is RUNNING and none of its regions is."""
+        """The state as people read it: WAITING if the job waits for something, such as slots."""
         return WAITING if self.waits_for else self.status
 
 

@@ -30,8 +30,9 @@ class QueryOperator(KebabCase, frozen=True, kw_only=True):
 class QueryInfo(KebabCase, frozen=True, kw_only=True):
     """A query, by its latest batch; `batch` is -1 before its first one.
 
-    `behind-ms`: for how long its batches have taken longer than the interval of the trigger, or the backlog has grown.
-    `falls-behind`: that is for a minute or more.
+    `running-since`: since when a batch runs that is not committed yet, as its runner has seen it; 0: none runs.
+    `behind-ms`: for how long its batches have taken longer than the interval of the trigger, or the backlog has grown;
+    it grows while a batch runs. `falls-behind`: that is for a minute or more.
     """
 
     name: str
@@ -55,6 +56,7 @@ class QueryInfo(KebabCase, frozen=True, kw_only=True):
     state_rows: int
     state_bytes: int
     late_rows: int
+    running_since_ms: int = field(name="running-since", default=0)
     behind_ms: int
     falls_behind: bool
     sources: tuple[QuerySource, ...]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -17,6 +18,7 @@ from flintlock.config.options import OPTIONS
 from flintlock.model.errors import FlintlockError
 
 if TYPE_CHECKING:
+    from flintlock.client.clusters.discovery import RestartWait
     from flintlock.client.connection.client import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -76,7 +78,8 @@ def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     """Return the names and ids of jobs that begin so. Without a cluster that answers at once, none."""
     given = ctx.params
     try:
-        with connect(given.get("urls") or (), given.get("conf"), given.get("state_dir")) as client:
+        place = given.get("urls") or (), given.get("conf"), given.get("state_dir")
+        with connect(*place, waits=False) as client:
             latest = {"limit": _COMPLETED_JOBS}
             jobs = client.http.get("/jobs/overview", JobsOverviewResponse, params=latest, patience_s=0.0).jobs
     except FlintlockError:
@@ -95,12 +98,22 @@ def read_settings(
     return settings, state_directory(settings, state_dir)
 
 
-def connect(urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> Client:
-    """Return a client of the running cluster. Raises Unavailable if there is none."""
-    from flintlock.client.clusters.discovery import cluster_client
+def connect(urls: tuple[str, ...], conf: Path | None, state_dir: str | None, *, waits: bool = True) -> Client:
+    """Return a client of the running cluster. Raises Unavailable if there is none.
+
+    Unless it `waits`, a JobManager that its supervisor starts again counts as none.
+    """
+    from flintlock.client.clusters.discovery import NO_WAIT, cluster_client
 
     settings, directory = read_settings(conf, state_dir)
-    return cluster_client(settings, urls, directory)
+    return cluster_client(settings, urls, directory, announced_wait() if waits else NO_WAIT)
+
+
+def announced_wait() -> RestartWait:
+    """Have a JobManager that its supervisor starts again waited for, with a line on stderr that says so."""
+    from flintlock.client.clusters.discovery import RestartWait
+
+    return RestartWait(announce=partial(click.echo, err=True))
 
 
 def split_defines(defines: tuple[str, ...]) -> tuple[dict[str, str], tuple[str, ...]]:

@@ -36,6 +36,9 @@ RESERVED: Final = frozenset(
     }
 )
 
+#: How alike a foreign variable has to be to one of ours to be taken for a mistyped one: all have the prefix in common.
+_SIMILAR: Final = 0.85
+
 _SERVICE_ADDRESS: Final = re.compile(r"(tcp|udp|sctp)://")
 _SERVICE_PORT: Final = re.compile(r"_PORT(_\d+_(TCP|UDP|SCTP))?$")
 _SERVICE_PART: Final = re.compile(r"_SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)$|_PORT_\d+_(TCP|UDP|SCTP)_(PROTO|PORT|ADDR)$")
@@ -186,7 +189,7 @@ def _from_environment(environ: Mapping[str, str], warnings: list[str]) -> dict[s
         elif name.startswith(PREFIX + "SPARK_"):
             warnings.append(f"{name} is ignored: Spark's settings are set in {FILE_NAME} or with -D")
         else:
-            known = suggestions.suggestion(name, [*keys, *RESERVED])
+            known = suggestions.suggestion(name, [*keys, *RESERVED], _SIMILAR)
             warnings.append(f"{name} is ignored: it sets no option" + known)
     return found
 

@@ -126,7 +126,8 @@ HEARTBEAT_INTERVAL: Final = Option(
 )  # fmt: skip
 HEARTBEAT_TIMEOUT: Final = Option(
     key="heartbeat.timeout", parse=positive_duration_s, kind=_DURATION, default=50.0,
-    description="A TaskManager without a heartbeat for this long is declared lost.",
+    description="A TaskManager without a heartbeat for this long is declared lost. On YARN, a bridge to YARN that does"
+    " not answer for this long is ended, and its JobManager with it.",
 )  # fmt: skip
 HA_TYPE: Final = Option(
     key="high-availability.type", parse=one_of("embedded", "zookeeper"), kind="embedded or zookeeper",
@@ -212,8 +213,8 @@ SAVEPOINTS_DIR: Final = Option(
 RESTORE_PATH: Final = Option(
     key="execution.state-recovery.path", parse=str, kind="a path", default="", scope=Scope.JOB,
     unset="the job starts from the beginning",
-    description="The savepoint that a streaming job begins from (`flintlock run -s`): a directory that the JobManagers"
-    " can read.",
+    description="The savepoint that a streaming job begins from (`flintlock run -s`), or the checkpoints that a job has"
+    " left: a directory that the JobManagers can read.",
 )  # fmt: skip
 RESTORE_IGNORE_UNCLAIMED: Final = Option(
     key="execution.state-recovery.ignore-unclaimed-state", parse=boolean, kind=_YES_NO, default=False, scope=Scope.JOB,
@@ -243,7 +244,7 @@ CHECKPOINT_RETENTION: Final = Option(
     kind="DELETE_ON_CANCELLATION, RETAIN_ON_CANCELLATION or NO_EXTERNALIZED_CHECKPOINTS",
     default="DELETE_ON_CANCELLATION", scope=Scope.JOB,
     description="Which checkpoints of an ended streaming job are kept: those of one that FAILED, of one that FAILED or"
-    " was CANCELED, or none. Those of a FINISHED job are removed.",
+    " was CANCELED, or none; `flintlock run -s` begins from them. Those of a FINISHED job are removed.",
 )  # fmt: skip
 ANALYZE_FIRST: Final = Option(
     key="execution.analyze-first", parse=boolean, kind=_YES_NO, default=True, scope=Scope.JOB,
@@ -349,8 +350,8 @@ JOB_PRIORITY: Final = Option(
 )  # fmt: skip
 JOB_TIMEOUT: Final = Option(
     key="job.timeout", parse=duration_s, kind=_DURATION, default=0.0, unset="none", scope=Scope.JOB,
-    description="A job that has not ended this long after its submission fails. Time before a change of leader counts"
-    " by the wall clock. 0: none.",
+    description="A job that has not ended this long after its submission fails. Time under earlier leaders counts;"
+    " while no JobManager leads, no time passes for it. 0: none.",
 )  # fmt: skip
 CLIENT_HEARTBEAT_INTERVAL: Final = Option(
     key="client.heartbeat.interval", parse=positive_duration_s, kind=_DURATION, default=30.0,
@@ -448,7 +449,7 @@ YARN_ATTEMPTS_INTERVAL: Final = Option(
 )  # fmt: skip
 YARN_SHIP_FILES: Final = Option(
     key="yarn.ship-files", parse=names, kind="paths, with commas between them", default=(), unset="none",
-    description="Files of the client's machine that every container has in its working directory.",
+    description="Files and directories of the client's machine that every container has in its working directory.",
 )  # fmt: skip
 YARN_SHIP_ARCHIVES: Final = Option(
     key="yarn.ship-archives", parse=names, kind="paths, with commas between them", default=(), unset="none",
@@ -457,8 +458,9 @@ YARN_SHIP_ARCHIVES: Final = Option(
 )  # fmt: skip
 YARN_PROVIDED: Final = Option(
     key="yarn.provided.lib.dirs", parse=names, kind="URLs or paths, with commas between them", default=(), unset="none",
-    description="Directories on YARN's file system whose files every container has in its working directory. They are"
-    " not copied for each application, and nodes keep them for the next one.",
+    description="Directories on YARN's file system whose files and directories every container has in its working"
+    " directory. They are not copied for each application, and nodes keep them for the next one. Together"
+    " they have 1000 files at most.",
 )  # fmt: skip
 YARN_ROLLED_LOGS: Final = Option(
     key="yarn.rolled-logs.include-pattern", parse=str, kind="a regular expression", default="", unset="none",

@@ -38,6 +38,7 @@ from flintlock.api.job_lines import summary_of
 from flintlock.config.options import PARALLELISM_OVERRIDES
 from flintlock.dispatcher import core
 from flintlock.dispatcher.endpoint import Dispatcher
+from flintlock.dispatcher.recovery import open_clock
 from flintlock.dispatcher.services import DispatcherServices
 from flintlock.ha.leader_gate import PATIENCE_S, LeaderGate
 from flintlock.ha.protocols import Stores
@@ -183,10 +184,13 @@ class ClusterJob:
         if await gate.retry_until_acknowledged(lambda: _is_stored(stores, self.job_id), patience_s=PATIENCE_S):
             return
         overrides = services.configuration.get(PARALLELISM_OVERRIDES)
+        graph = core.accepted_graph(JobSubmission(graph=await self.source.load()), services.versions, overrides)
+        clock = await open_clock(stores, services, gate)
         job = StoredJob(
-            graph=core.accepted_graph(JobSubmission(graph=await self.source.load()), services.versions, overrides),
+            graph=graph,
             submitted_ms=services.clock_ms(),
             cause=current_cause() or "",
+            submitted_at_ms=clock.now_ms(),
         )
         with suppress(DuplicateJob):  # the first try took place, though its answer was lost
             await gate.retry_until_acknowledged(lambda: stores.graphs.put(job), patience_s=PATIENCE_S)

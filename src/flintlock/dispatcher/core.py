@@ -46,9 +46,10 @@ from flintlock.model.jobs import (
     StoredJob,
 )
 from flintlock.model.operations import Function
-from flintlock.model.regions import region_outputs, regions_of, shared_steps, values_of_region
+from flintlock.model.regions import is_endless, region_outputs, regions_of, shared_steps, values_of_region
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import RegionRecord
+from flintlock.model.times import elapsed_ms
 
 
 class JobPhase(StrEnum):
@@ -209,23 +210,34 @@ def requirement_problems(graph: JobGraph, wanted: RescaleJob) -> tuple[str, ...]
 def rescale_outcomes(
     graph: JobGraph, executions: Iterable[ExecutionInfo], trigger_id: TriggerId
 ) -> tuple[str, ...] | None:
-    """Return for which queries a rescale has failed, and why; None while one has not reported what came of it."""
+    """Return for which queries a rescale has failed, and why; None while one has not reported what came of it.
+
+    Each query is rescaled by itself: where it has failed for some, the last problem names those that it changed.
+    """
     regions = regions_of(graph)
     latest = {execution.region: execution for execution in executions}  # in the order of their attempts
     failures: list[str] = []
+    changed: list[str] = []
     for region in regions:
         execution = latest.get(region.id)
         if execution is None:
             return None
-        if execution.state is ExecutionState.FINISHED:
-            continue
+        name = region_outputs(graph, region)[0].name
         outcome = execution.query.rescaled if execution.query is not None else None
-        if execution.state is not ExecutionState.RUNNING or outcome is None or outcome.trigger_id != trigger_id:
+        if outcome is not None and outcome.trigger_id != trigger_id:
+            outcome = None
+        if execution.state not in (ExecutionState.RUNNING, ExecutionState.FINISHED):
             return None
-        if outcome.failure:
-            name = region_outputs(graph, region)[0].name
-            failures.append(f"query {name!r} goes on with {outcome.partitions} partitions: {outcome.failure}")
-    return tuple(failures)
+        if outcome is not None:
+            if outcome.failure:
+                failures.append(f"query {name!r} continues with {outcome.partitions} partitions: {outcome.failure}")
+            elif outcome.partitions:
+                changed.append(f"query {name!r} has {outcome.partitions} partitions now")
+        elif execution.state is ExecutionState.RUNNING:
+            return None
+        elif is_endless(graph, region):
+            failures.append(f"query {name!r} was stopped before its state was repartitioned")
+    return (*failures, *changed) if failures else ()
 
 
 def version_problems(graph: JobGraph, cluster: Versions) -> list[Problem]:
@@ -329,6 +341,15 @@ def result_of(outcome: JobOutcome, kept: KeptResults | None = None) -> JobResult
     )
 
 
+def may_be_unrestored(graph: JobGraph, progress: Iterable[RegionRecord]) -> bool:
+    """Return whether a job begins from a savepoint, and has not run yet as far as its progress says.
+
+    Before an attempt is deployed it is recorded, and before that the job is restored: what is on storage that cannot be
+    read now need not be asked for a job that runs.
+    """
+    return bool(graph.config.get(RESTORE_PATH.key)) and all(record.reused_from for record in progress)
+
+
 def keeping_checkpoints(outcome: JobOutcome) -> JobOutcome:
     """Return the outcome of a streaming job with its checkpoints left out of what is removed."""
     own = f"/{outcome.snapshot.graph.job_id}"
@@ -360,29 +381,24 @@ def check_shared_checkpoints(graph: JobGraph, unshared: str, addresses: Iterable
         )
 
 
-def check_not_written(graph: JobGraph, others: Iterable[JobGraph]) -> None:
-    """Raise Conflict if another job writes to a sink of a graph: what that one writes would be moved away."""
-    own = {vertex.operation.target for vertex in graph.vertices if vertex.query is not None}
-    for other in others:
-        for vertex in other.vertices:
-            target = vertex.operation.target if not vertex.has_output else None
-            if target is not None and target in own:
-                raise Conflict(f"job {other.job_id} writes to {target}: stop it before the sink is taken back")
-
-
 #: What a configuration says of how a job began, and not of how it runs.
 _OF_THE_BEGINNING: Final = frozenset({UPGRADE_OF.key, RESTORE_REWIND_SINKS.key})
 
 
-def former_again(failed: JobGraph, former: JobGraph) -> JobGraph:
-    """Return the graph of a job that was upgraded, to run again from the savepoint that the failed one began from.
+def id_of_former_again(failed: JobId) -> JobId:
+    """Return the id under which the graph runs again whose place a job has taken that has failed."""
+    return JobId(vertex_id(failed, "the job before the upgrade"))
+
+
+def former_again(failed: JobGraph, former: JobGraph, savepoint: str) -> JobGraph:
+    """Return the graph of a job that was upgraded, to run again from a savepoint.
 
     Its id follows from the failed job's, so that it is submitted once. Its sinks are not taken back: the failed job has
     put nothing into them, and has not ended yet.
     """
-    job_id = JobId(vertex_id(failed.job_id, "the job before the upgrade"))
+    job_id = id_of_former_again(JobId(failed.job_id))
     begun = {key: value for key, value in former.config.items() if key not in _OF_THE_BEGINNING}
-    restored = {key: failed.config[key] for key in (RESTORE_PATH.key, RESTORE_CLAIM_MODE.key)}
+    restored = {RESTORE_PATH.key: savepoint, RESTORE_CLAIM_MODE.key: failed.config[RESTORE_CLAIM_MODE.key]}
     return structs.replace(
         former,
         job_id=job_id,
@@ -438,6 +454,17 @@ def first_retention_ms(recorded: RetentionReading | None, wall_ms: int, newest_e
     if recorded is not None:
         return recorded.clock_ms
     return wall_ms if newest_end_ms is None else min(wall_ms, newest_end_ms)
+
+
+def timed_on_cluster(job: StoredJob, *, cluster_ms: int, wall_ms: int) -> StoredJob:
+    """Return a job whose timeout counts on the retention clock, also one that an older version stored.
+
+    For that one, what has passed by the wall clock is counted. The two clocks cannot be compared: either may be days
+    ahead.
+    """
+    if job.submitted_at_ms:
+        return job
+    return structs.replace(job, submitted_at_ms=max(1, cluster_ms - elapsed_ms(job.submitted_ms, wall_ms)))
 
 
 def wall_clock_jump_s(*, passed_s: float, before_ms: int, now_ms: int) -> float:

@@ -43,6 +43,7 @@ from flintlock.dispatcher.retention.expiry import Retention
 from flintlock.dispatcher.retention.kept_results import KeptResultsRegistry
 from flintlock.dispatcher.retention.retention_clock import RetentionClock
 from flintlock.dispatcher.services import DispatcherServices, TermServices
+from flintlock.dispatcher.sink_writers import SinkWriters
 from flintlock.dispatcher.submission import Refuse, Submissions, accept_all, answer_unanswered
 from flintlock.dispatcher.tokens import TokenRegistry
 from flintlock.dispatcher.writes import TermWrites
@@ -139,6 +140,7 @@ class Dispatcher:
         )
         self._shared: Final = JobServices(
             term=term,
+            configuration=configuration,
             writes=self._writes,
             blobs=services.blobs,
             backoff=Backoff(initial_s=configuration.get(CLEANUP_INITIAL), maximum_s=configuration.get(CLEANUP_MAX)),
@@ -157,9 +159,10 @@ class Dispatcher:
         )
         self.jobs: Final[dict[JobId, DispatchedJob]] = {}  # added when an id is reserved, removed when its task ends
         self.recovered: Final = asyncio.Event()  # set once the jobs of earlier terms are among them
-        self._submissions: Final = Submissions(services, self._shared, self, refuse, upgrades=upgrades)
+        sinks = SinkWriters(self.jobs, self.recovered)
+        self._submissions: Final = Submissions(services, self._shared, self, refuse, upgrades=upgrades, sinks=sinks)
         self._quarantine: Final = Quarantine(
-            self._shared, self, lambda: JobRecovery(term.stores, services, term.gate, clock)
+            self._shared, self, lambda: JobRecovery(term.stores, services, term.gate, clock), sinks
         )
         self._disposals: Final = Disposals(services.savepoints)
         self._tokens: Final = TokenRegistry(term.stores.access_tokens, services.clock_ms)
@@ -213,7 +216,7 @@ class Dispatcher:
             return
         self._stopped = True
         for job in self.jobs.values():
-            job.durable_end.set()  # wakes waiting clients: they get Unavailable
+            job.wake_clients()  # they get Unavailable
         self._loader.stop()
         for child in self._children:
             child.cancel()
@@ -507,19 +510,21 @@ class Dispatcher:
     async def _running(self, job_id: JobId) -> tuple[DispatchedJob, JobSnapshot] | None:
         """Return the job and its snapshot, or None if it has ended or does not exist.
 
-        Waits for an end that is not durable yet: no client may see an end that a crash could still undo.
+        Waits for an end that is not durable yet: no client may see an end that a crash could still undo. A job that
+        waits for storage before that is returned as one that runs.
         """
         job = self._visible(job_id)
-        if job is None or job.ended:
-            return None
-        try:
-            snapshot = job.snapshot()
-        except Exception as error:
-            raise Unavailable(f"the JobMaster of job {job_id} does not answer") from error
-        if not job.ending and not snapshot.status.globally_terminal:
-            return job, snapshot
-        await job.durable_end.wait()
-        self.check_leading()
+        while job is not None and not job.ended:
+            try:
+                snapshot = job.snapshot()
+            except Exception as error:
+                raise Unavailable(f"the JobMaster of job {job_id} does not answer") from error
+            if not job.ending and not snapshot.status.globally_terminal:
+                return job, snapshot
+            await job.answerable.wait()
+            self.check_leading()
+            if job.durable_end.is_set():
+                break
         return None
 
     async def _changeable(self, job_id: JobId) -> DispatchedJob:

@@ -16,19 +16,23 @@ created is a FAILED job, not a failed submission, so the client need not wait fo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias
+from functools import partial
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import structlog
 from msgspec import structs
 from structlog.typing import FilteringBoundLogger
 
+from flintlock.config.configuration import Configuration
+from flintlock.config.options import JOB_TIMEOUT
 from flintlock.dispatcher import core
 from flintlock.dispatcher.attached_client import AttachedClient
 from flintlock.dispatcher.changes.job_changes import JobChanger
 from flintlock.dispatcher.changes.operations import OperationRecorder
+from flintlock.dispatcher.changes.retries import wait_for_storage
 from flintlock.dispatcher.core import CleanupResource, JobPhase
 from flintlock.dispatcher.listing.job_listing import JobListing
 from flintlock.dispatcher.metrics import DispatcherMetrics
@@ -45,6 +49,7 @@ from flintlock.dispatcher.services import BlobReferences, CountLostLeader, Savep
 from flintlock.dispatcher.snapshots import (
     canceled_outcome,
     failed_outcome,
+    held_up_snapshot,
     initial_snapshot,
     public_text,
     stored_outcome,
@@ -67,6 +72,7 @@ from flintlock.model.errors import (
     Unavailable,
 )
 from flintlock.model.failures.failure_text import log_facts
+from flintlock.model.failures.job_timeout import timed_out
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import (
     JobHistory,
@@ -80,8 +86,11 @@ from flintlock.model.jobs import (
 )
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import RegionRecord, RemoveFiles
+from flintlock.model.times import elapsed_ms
 
 log: FilteringBoundLogger = structlog.get_logger()
+
+T = TypeVar("T")
 
 #: The coroutine function that a job's task runs.
 JobBody: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
@@ -99,6 +108,7 @@ class JobServices:
     """What all jobs of one Dispatcher share."""
 
     term: TermServices
+    configuration: Configuration  # of the cluster
     writes: TermWrites
     blobs: BlobReferences
     backoff: Backoff
@@ -126,8 +136,21 @@ class Predecessors(Protocol):
         """
         ...
 
-    async def go_back(self, job: StoredJob) -> JobId | None:
-        """Run the former graph again if this job has failed before its first batch; return the id of that job."""
+    async def was_reverted(self, job: StoredJob) -> bool:
+        """Return whether a job that is recovered had failed, and the former graph was submitted again."""
+        ...
+
+    def is_awaited(self, successor: JobId) -> bool:
+        """Return whether a job that takes the place of another one has not ended. True while that is not known yet."""
+        ...
+
+    async def go_back(
+        self, job: StoredJob, *, is_over: Callable[[], bool], show: Callable[[str], None]
+    ) -> JobId | None:
+        """Run the former graph again if this job has failed before its first batch; return the id of that job.
+
+        Waits for the storage of the savepoint, but not once it `is_over`; what it waits for is passed to `show`.
+        """
         ...
 
 
@@ -148,6 +171,7 @@ class DispatchedJob:
         self.phase = phase  # written by `_move` only
         self.task: asyncio.Task[None] | None = None  # set by the Dispatcher when it starts the job
         self.durable_end: Final = asyncio.Event()  # set once how it ended is durable, and when the Dispatcher stops
+        self.answerable: Final = asyncio.Event()  # set with it, and while the job waits for storage before its end
         self._services: Final = services
         self._stored = stored  # None once the job has ended: clients then read the archive
         self._runner: JobMasterRunner | None = None  # from RUNNING to the durable end
@@ -158,8 +182,10 @@ class DispatchedJob:
         self._client: Final = AttachedClient()  # expected while the job has a JobMaster
         self.changes: Final = _changes(services, operations or JobOperations(job_id=job_id))
         self._recovered: Final = phase is JobPhase.INITIALIZING  # a submitted job begins as RESERVED
-        self._awaits_predecessor = False  # whether it is not begun because the job whose place it takes has not ended
+        self._is_unbegun = False  # whether it has never had a JobMaster: it waits for a predecessor, or is restored
         self._has_result = False  # whether its JobMaster is done
+        self._goes_back = False  # whether it has failed, and the job whose place it took is to run again
+        self._held_up_by = ""  # what it cannot go on without; written by `show_wait`
         self._quarantine_reason: str | None = None  # why its graph is quarantined when it ends
         self._results_released = False  # whether what it had kept is being removed
 
@@ -204,9 +230,8 @@ class DispatchedJob:
 
     def snapshot(self) -> JobSnapshot:
         """Return the job as it is now. A terminal status before `durable_end` must not be shown to clients."""
-        if self._runner is not None:
-            return self._runner.snapshot()
-        return self._initial_snapshot()
+        snapshot = self._initial_snapshot() if self._runner is None else self._runner.snapshot()
+        return held_up_snapshot(snapshot, self._held_up_by) if self._held_up_by else snapshot
 
     def _initial_snapshot(self) -> JobSnapshot:
         return initial_snapshot(self.stored, None if self._cancel is None else self._cancel.requested_ms)
@@ -236,7 +261,7 @@ class DispatchedJob:
         Raises Conflict if it can no longer be cancelled, Unavailable while only its progress could tell: a job that is
         recovered may be publishing, and then its JobMaster refuses a cancel.
         """
-        if self._recovered and not self._awaits_predecessor:  # else it has never run
+        if self._recovered and not self._is_unbegun and not self._goes_back:
             self.initialised()
         log.info(
             log_events.JOB_CANCEL_REQUESTED,
@@ -251,7 +276,7 @@ class DispatchedJob:
             requested_by=requested_by,
             cause=current_cause() or "",
         )
-        if self._runner is not None:
+        if self._runner is not None and not self._goes_back:
             self._runner.command(CancelJob(job_id=self.job_id, force=force))
         elif self._cancel is None or (force and not self._cancel.force):
             self._cancel = request
@@ -317,6 +342,30 @@ class DispatchedJob:
             raise Unavailable(f"job {self.job_id} is being initialised; ask again")
         return self._runner
 
+    def show_wait(self, what: str) -> None:
+        """Show what the job cannot go on without; "": nothing."""
+        if what and what != self._held_up_by:
+            log.warning(log_events.JOB_WAITS_FOR_STORAGE, job_id=self.job_id, reason=what)
+        if what != self._held_up_by:
+            self._held_up_by = what
+            if what:
+                self.answerable.set()
+            elif not self.durable_end.is_set():
+                self.answerable.clear()
+            self._services.listing.touch(self.job_id)
+
+    def wake_clients(self) -> None:
+        """Answer those who wait for the end: it is durable, or the Dispatcher stops."""
+        self.durable_end.set()
+        self.answerable.set()
+
+    def is_awaited_by(self, successor: JobId) -> bool:
+        """Return whether a job that takes the place of this one still waits for its end."""
+        return self._services.upgrades.is_awaited(successor)
+
+    def _is_cancelled(self) -> bool:
+        return self._cancel is not None
+
     # Bodies of its task
 
     async def run_submitted(self, accepted: asyncio.Future[Submitted], predecessor: asyncio.Task[None] | None) -> None:
@@ -324,7 +373,11 @@ class DispatchedJob:
         if predecessor is not None:
             await asyncio.wait((predecessor,))
             # From now on: its timeout does not count how long the removal of the former one took.
-            self._stored = structs.replace(self.stored, submitted_ms=self._services.clock_ms())
+            self._stored = structs.replace(
+                self.stored,
+                submitted_ms=self._services.clock_ms(),
+                submitted_at_ms=self._services.retention_clock.now_ms(),
+            )
         if not await self._persist(accepted):
             return
         for _ in range(_TURNS_FOR_THE_ACKNOWLEDGEMENT):
@@ -389,29 +442,41 @@ class DispatchedJob:
             await clean_up(self.job_id, left, self._services.backoff, self._services.term.gate, failures=1)
 
     async def _run_and_end(self, progress: tuple[RegionRecord, ...], history: JobHistory | None) -> None:
-        outcome = await self._outcome(progress, history)
+        outcome = await self._reverted_outcome(progress, history) or await self._outcome(progress, history)
         self._has_result = True
         if await self.changes.complete_stop(self, outcome.snapshot.status):
             outcome = core.keeping_checkpoints(outcome)
         successor: str | None = self.changes.successor
         if outcome.snapshot.status is JobStatus.FAILED:
+            self._goes_back = True
             with log_and_continue(log_events.JOB_UPGRADE_NOT_REVERTED, job_id=self.job_id):
-                successor = await self._services.upgrades.go_back(self.stored)
+                successor = await self._services.upgrades.go_back(
+                    self.stored, is_over=self._is_cancelled, show=self.show_wait
+                )
+            self._goes_back = False
         if successor:
             outcome = structs.replace(outcome, snapshot=structs.replace(outcome.snapshot, successor=successor))
         await self._end(outcome)
         await self._clean_up()
 
+    async def _reverted_outcome(
+        self, progress: tuple[RegionRecord, ...], history: JobHistory | None
+    ) -> JobOutcome | None:
+        """Return how a recovered job ended if the job whose place it took runs again: it is not run beside it."""
+        if not self._recovered or (history is not None and history.failing):  # its JobMaster fails it, and says why
+            return None
+        if not await self._services.upgrades.was_reverted(self.stored):
+            return None
+        error = Conflict("it has failed before, and the job whose place it took runs again")
+        return failed_outcome(self.stored, error, self._services.clock_ms(), core.recorded_scratch(progress))
+
     async def _outcome(self, progress: tuple[RegionRecord, ...], history: JobHistory | None) -> JobOutcome:
         """Create the JobMaster and run it. An error that concerns only this job is this job's outcome: FAILED."""
         services, job = self._services, self.stored
+        was_initialized = self._recovered
         try:
-            if not services.savepoints.is_restored(job.graph):
-                self._awaits_predecessor = True
-                if not await services.upgrades.stop_predecessor(job, lambda: self._cancel is not None):
-                    return canceled_outcome(job, services.clock_ms())
-                self._awaits_predecessor = False
-                await services.savepoints.restore(job.graph)
+            if core.may_be_unrestored(job.graph, progress):
+                was_initialized = await self._restore() and was_initialized
             progress = await self._with_reused(progress)
             clock = services.retention_clock.now_ms
             runner = services.term.job_masters(job, progress, services.listing.touch, clock, history)
@@ -419,9 +484,10 @@ class DispatchedJob:
             if is_fatal_to_term(error):
                 await self._count_lost_leader(error)
                 raise
+            if self._is_unbegun and self._is_cancelled() and isinstance(error, Unavailable):
+                return canceled_outcome(job, services.clock_ms())
             log.warning(log_events.JOB_INITIALIZATION_FAILED, job_id=self.job_id, reason=repr(error))
-            if self._recovered and not self._awaits_predecessor:
-                # It was initialised before: its graph is needed to find out what changed.
+            if was_initialized and not self._is_unbegun:  # its graph is needed to find out what changed
                 self._quarantine_reason = public_text(error)
             return failed_outcome(job, error, services.clock_ms(), core.recorded_scratch(progress))
         self._runner = runner
@@ -445,6 +511,42 @@ class DispatchedJob:
             return failed_outcome(job, error, services.clock_ms(), core.recorded_scratch(await self._progress()))
         finally:
             self._client.forget()
+
+    async def _restore(self) -> bool:
+        """Restore the job when its predecessor has ended; return whether it was restored before.
+
+        Raises Unavailable if it is cancelled meanwhile, or its predecessor or the storage prevents it; JobFailed if the
+        job reaches its timeout.
+        """
+        services, graph = self._services, self.stored.graph
+        self._is_unbegun = True
+        was_restored = await self._with_storage(partial(services.savepoints.is_restored, graph))
+        if not was_restored:
+            if not await services.upgrades.stop_predecessor(self.stored, self._is_cancelled):
+                raise Unavailable(f"job {self.job_id} was cancelled before it was restored")
+            await self._with_storage(partial(services.savepoints.restore, graph))
+        self._is_unbegun = False
+        return was_restored
+
+    async def _with_storage(self, action: Callable[[], Awaitable[T]]) -> T:
+        """Return what an action on files returns, as soon as the storage allows it.
+
+        Raises Unavailable if it is given up, JobFailed if the job reaches its timeout before.
+        """
+        timeout_s = self._services.configuration.over(self.stored.graph.config).get(JOB_TIMEOUT)
+        is_timed_out = partial(self._has_lasted, timeout_s) if timeout_s > 0 else lambda: False
+        try:
+            return await wait_for_storage(
+                action, is_over=lambda: self._is_cancelled() or is_timed_out(), show=self.show_wait
+            )
+        except Unavailable as error:
+            if self._is_cancelled() or not is_timed_out():
+                raise
+            raise timed_out(timeout_s) from error
+
+    def _has_lasted(self, seconds: float) -> bool:
+        now_ms = self._services.retention_clock.now_ms()
+        return elapsed_ms(self.stored.timed_from_ms, now_ms) >= seconds * 1000
 
     async def _count_lost_leader(self, error: Exception) -> None:
         """Record that this leader is lost because of this job, if it is: the next ones are not to be lost as well."""
@@ -512,7 +614,7 @@ class DispatchedJob:
         self._result, self._runner, self._stored = result, None, None
         services.ended.remember(snapshot)
         services.listing.put(snapshot.summary())
-        self.durable_end.set()
+        self.wake_clients()
         if services.metrics is not None:
             services.metrics.ended(result.status)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Final
 
@@ -25,12 +25,14 @@ from flintlock.dispatcher import core
 from flintlock.dispatcher.core import JobPhase
 from flintlock.dispatcher.job import DispatchedJob, JobServices
 from flintlock.dispatcher.recovery import JobRecovery
+from flintlock.dispatcher.sink_writers import SinkWriters
 from flintlock.dispatcher.submission import JobScope
 from flintlock.dispatcher.writes import continue_without_damaged, log_and_continue
 from flintlock.ha.store_rules import not_quarantined, still_cleaned_up
 from flintlock.model import log_events
-from flintlock.model.errors import Conflict, Corrupt, NotFound, Unavailable
+from flintlock.model.errors import Conflict, Corrupt, Forbidden, Invalid, NotFound, Unavailable
 from flintlock.model.ids import JobId
+from flintlock.model.jobgraph import JobGraph
 from flintlock.model.jobs import JobResult, JobSnapshot, QuarantinedJob, QuarantinedJobs, StoredJob
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import RegionRecord
@@ -43,12 +45,15 @@ _RETRY_S: Final = 5.0
 class Quarantine:
     """The quarantined jobs of one term."""
 
-    def __init__(self, shared: JobServices, scope: JobScope, recover: Callable[[], JobRecovery]) -> None:
+    def __init__(
+        self, shared: JobServices, scope: JobScope, recover: Callable[[], JobRecovery], sinks: SinkWriters
+    ) -> None:
         self._shared: Final = shared
         self._stores: Final = shared.term.stores
         self._gate: Final = shared.term.gate
         self._scope: Final = scope
         self._recover: Final = recover
+        self._sinks: Final = sinks
         self._changing: Final = asyncio.Lock()
 
     async def list_jobs(self) -> QuarantinedJobs:
@@ -62,17 +67,47 @@ class Quarantine:
 
     async def retry(self, job_id: JobId, done: asyncio.Future[None]) -> None:
         """Put a job back; the outcome is set on `done`: that it runs, or why it is still quarantined."""
-        async with self._changing:
+        async with self._changing, AsyncExitStack() as until_it_runs:
             try:
                 if not self._is_running(job_id):
-                    await self._stores.graphs.restore(job_id)
+                    stored = await self._graph(job_id)
+                    former = None if stored is None else await self._former(stored)
+                    until_it_runs.enter_context(self._sinks.returning(None if stored is None else stored.graph, former))
+                    await self._restore(job_id, done)
             except (NotFound, Conflict, Unavailable) as error:
-                done.set_exception(error)
+                if not done.done():
+                    done.set_exception(error)
                 return
             if not self._is_running(job_id):  # it is stored as a job to run: nothing may keep this leader from it
                 await self._run(job_id, done)
         if not done.done():
             done.set_result(None)
+
+    async def _restore(self, job_id: JobId, done: asyncio.Future[None]) -> None:
+        """Put a job back, however long it takes: it may have taken place each time that it was not acknowledged.
+
+        Until that is known, the job keeps its sinks, and nothing else is done with it. A client does not wait for it.
+        """
+
+        async def restore() -> None:
+            try:
+                await self._stores.graphs.restore(job_id)
+            except Unavailable as error:
+                if not done.done():
+                    text = f"it is not known whether job {job_id} was put back: {error.public}; ask again"
+                    done.set_exception(Unavailable(text))
+                raise
+
+        await self._gate.retry_until_acknowledged(restore)
+
+    async def _former(self, stored: StoredJob) -> JobGraph | None:
+        """Return the graph that runs again if the job fails; None if there is none. Raises Unavailable."""
+        if stored.upgrade is None:
+            return None
+        with suppress(Forbidden, Invalid):  # as when it fails: then there is no way back
+            if await self._shared.savepoints.way_back(stored.graph, stored.upgrade.former) is not None:
+                return stored.upgrade.former
+        return None
 
     async def _run(self, job_id: JobId, done: asyncio.Future[None]) -> None:
         while True:

@@ -83,14 +83,19 @@ class Recovery(Struct, frozen=True, kw_only=True):
 async def recover(stores: Stores, services: DispatcherServices, gate: LeaderGate | None = None) -> Recovery:
     """Read what the term starts with. Raises Fenced, and the error of a store that cannot be listed or read."""
     gate = gate or LeaderGate()
-    clock = await open_retention_clock(
+    return await _Recovering(stores, services, gate, await open_clock(stores, services, gate)).recover()
+
+
+async def open_clock(stores: Stores, services: DispatcherServices, gate: LeaderGate) -> RetentionClock:
+    """Return the retention clock of a term. Raises Fenced; Unavailable after a while."""
+    return await open_retention_clock(
         stores.retention_clock,
         gate,
         newest_end_ms=lambda: _newest_end_ms(stores.ended),
+        is_new=lambda: _has_no_jobs(stores),
         wall_ms=services.clock_ms,
         boot_time_s=services.boot_time_s,
     )
-    return await _Recovering(stores, services, gate, clock).recover()
 
 
 class JobRecovery:
@@ -118,6 +123,13 @@ async def _newest_end_ms(store: EndedJobStore) -> int | None:
             if lines:
                 return max(line.end_ms for line in lines)
     return None
+
+
+async def _has_no_jobs(stores: Stores) -> bool:
+    """Return whether the cluster has nothing to serve: no job is stored, whatever has become of it."""
+    if await stores.graphs.ids() or await stores.graphs.quarantined() or await stores.results.dirty():
+        return False
+    return await _newest_end_ms(stores.ended) is None
 
 
 class _Recovering:
@@ -232,6 +244,7 @@ class _Recovering:
         try:
             stored = await self._read(lambda: self._stores.graphs.recover(job_id))
             _check_is(job_id, stored)
+            stored = core.timed_on_cluster(stored, cluster_ms=self._retention_clock.now_ms(), wall_ms=self._clock_ms())
             if self._lost_leaders.get(job_id, 0) >= MAX_LOST_LEADERS:
                 await self._quarantine_blocking(job_id, stored)
                 return None

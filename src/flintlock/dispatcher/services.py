@@ -83,12 +83,26 @@ class Savepoints(Protocol):
         """Return if a job can go on from where another one is that runs. Raises Refused with the reasons."""
         ...
 
-    async def may_go_back(self, job: JobGraph) -> bool:
-        """Return whether the savepoint that a job was to begin from is there, and the job has not gone on from it."""
+    async def way_back(self, job: JobGraph, former: JobGraph) -> str | None:
+        """Return the savepoint from which the graph runs again whose place a job has taken that has failed.
+
+        It is the one that the job was to begin from, or has the batches, too, that the job has begun. None if it is not
+        there, or the job has gone on from it. Raises Unavailable while that cannot be found out, or it cannot be made.
+        """
         ...
 
-    def is_restored(self, job: JobGraph) -> bool:
-        """Return whether a job may start: it names no savepoint, or all of it is restored."""
+    async def has_gone_on(self, job: JobGraph) -> bool:
+        """Return whether a query of a job has committed a batch after its savepoint, or has written one to a file sink.
+
+        No query of it runs. Raises Unavailable while that cannot be found out.
+        """
+        ...
+
+    async def is_restored(self, job: JobGraph) -> bool:
+        """Return whether a job may start: it names no savepoint, or all of it is restored.
+
+        Raises Unavailable while the files cannot be read.
+        """
         ...
 
     async def restore(self, job: JobGraph) -> None:
@@ -122,11 +136,15 @@ class NoSavepoints:
         """Raise Refused."""
         raise Refused("this cluster makes no savepoints")
 
-    async def may_go_back(self, job: JobGraph) -> bool:  # noqa: ARG002 - makes none
+    async def way_back(self, job: JobGraph, former: JobGraph) -> str | None:  # noqa: ARG002 - makes none
         """Return that there is no way back."""
+        return None
+
+    async def has_gone_on(self, job: JobGraph) -> bool:  # noqa: ARG002 - makes none
+        """Return False."""
         return False
 
-    def is_restored(self, job: JobGraph) -> bool:  # noqa: ARG002 - every job
+    async def is_restored(self, job: JobGraph) -> bool:  # noqa: ARG002 - every job
         """Return that nothing is to be restored."""
         return True
 

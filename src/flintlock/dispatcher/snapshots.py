@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import structs
 
-from flintlock.model.errors import FlintlockError
+from flintlock.model.errors import FlintlockError, JobFailed
 from flintlock.model.ids import JobId
 from flintlock.model.jobgraph import JobGraph
 from flintlock.model.jobs import (
@@ -45,6 +45,15 @@ def initial_snapshot(job: StoredJob, cancel_asked_ms: int | None = None) -> JobS
     )
 
 
+def held_up_snapshot(snapshot: JobSnapshot, by: str) -> JobSnapshot:
+    """Return a job that cannot go on now. One that has ended is not shown so: its end cannot be made durable yet."""
+    if not snapshot.status.globally_terminal:
+        return structs.replace(snapshot, held_up_by=by)
+    status = JobStatus.FAILING if snapshot.status is JobStatus.FAILED else JobStatus.RUNNING
+    times = {each: at_ms for each, at_ms in snapshot.timestamps.items() if each is not snapshot.status}
+    return structs.replace(snapshot, status=status, timestamps=times, end_ms=-1, held_up_by=by)
+
+
 def public_text(error: BaseException) -> str:
     """Return what clients may see of an error."""
     return error.public if isinstance(error, FlintlockError) else str(error) or repr(error)
@@ -52,12 +61,14 @@ def public_text(error: BaseException) -> str:
 
 def failed_outcome(job: StoredJob, error: BaseException, now_ms: int, scratch: tuple[str, ...]) -> JobOutcome:
     """Return the outcome of a job whose JobMaster could not be created, or failed with an error of its own."""
-    failure = Failure(
-        kind=FailureKind.INTERNAL,
-        message=public_text(error),
-        exception=type(error).__name__,
-        stack_trace="".join(traceback.format_exception(error)),
-    )
+    failure = error.failure if isinstance(error, JobFailed) else None
+    if failure is None:
+        failure = Failure(
+            kind=FailureKind.INTERNAL,
+            message=public_text(error),
+            exception=type(error).__name__,
+            stack_trace="".join(traceback.format_exception(error)),
+        )
     return JobOutcome(snapshot=_failed(job.graph, job.submitted_ms, failure, now_ms), scratch=scratch)
 
 

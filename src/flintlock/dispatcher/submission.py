@@ -9,13 +9,13 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from msgspec import structs
 
-from flintlock.config.configuration import Configuration
-from flintlock.config.options import PARALLELISM_OVERRIDES, RESTORE_PATH, RESTORE_REWIND_SINKS
+from flintlock.config.options import PARALLELISM_OVERRIDES, RESTORE_PATH
 from flintlock.dispatcher import core
 from flintlock.dispatcher.core import JobPhase
 from flintlock.dispatcher.job import DispatchedJob, JobBody, JobServices
 from flintlock.dispatcher.retention.kept_results import no_longer_kept
 from flintlock.dispatcher.services import DispatcherServices
+from flintlock.dispatcher.sink_writers import SinkWriters
 from flintlock.model.causes import current_cause
 from flintlock.model.errors import Conflict, KeyReused, Refused, Unavailable
 from flintlock.model.ids import JobId
@@ -67,6 +67,7 @@ class Submissions:
         refuse: Refuse = accept_all,
         *,
         upgrades: PreparesUpgrades,
+        sinks: SinkWriters,
     ) -> None:
         self._services: Final = services
         self._shared: Final = shared
@@ -74,6 +75,7 @@ class Submissions:
         self._scope: Final = scope
         self._refuse: Final = refuse
         self._upgrades: Final = upgrades
+        self._sinks: Final = sinks
         self._resource_manager: Final = shared.term.resource_manager
         self._overrides: Final = services.configuration.get(PARALLELISM_OVERRIDES)
         self._keys: Final[dict[str, asyncio.Future[None]]] = {}  # idempotency keys being decided on
@@ -154,26 +156,27 @@ class Submissions:
             graph = core.accepted_graph(message, self._services.versions, self._overrides)
             await self._services.savepoints.check_restore(graph)
             self._scope.check_leading()
-            if Configuration(graph.config).get(RESTORE_REWIND_SINKS):
-                others = [job.stored.graph for job in self._scope.jobs.values() if job.visible and not job.ended]
-                core.check_not_written(graph, others)
         job_id = message.graph.job_id
         registered = self._check_new(job_id)
         for earlier in message.graph.reuses[:1]:  # without a pause before the job is registered: then they are in use
             kept = self._scope.jobs.get(earlier)
             if kept is None or not kept.keeps_results:
                 raise no_longer_kept(earlier)
+        graph = core.accepted_graph(message, self._services.versions, self._overrides)
+        self._sinks.check(graph)  # as above: two jobs that are submitted together must not both get a sink
         stored = StoredJob(
-            graph=core.accepted_graph(message, self._services.versions, self._overrides),
+            graph=graph,
             submitted_ms=self._services.clock_ms(),
             idempotency_key=message.idempotency_key,
             digest=message.digest,
             cause=current_cause() or "",
             upgrade=upgrade,
+            submitted_at_ms=self._shared.retention_clock.now_ms(),
         )
         job = DispatchedJob(job_id, self._shared, JobPhase.RESERVED, stored=stored)
         accepted: asyncio.Future[Submitted] = asyncio.get_running_loop().create_future()
         predecessor = None if registered is None else registered.task
+        self._sinks.replace(registered)
         task = self._scope.begin(job, partial(job.run_submitted, accepted, predecessor))
         task.add_done_callback(lambda _: answer_unanswered(accepted, "the job was being stored"))
         return await asyncio.shield(accepted)

@@ -130,6 +130,7 @@ class JobManagerComponents:
             workers=parts.workers,
             resource_manager_metrics=None if registry is None else ResourceManagerMetrics(registry),
             job_master_metrics=None if registry is None else JobMasterMetrics(registry),
+            has_gone_on=parts.savepoints.has_gone_on,
             enrichers=parts.enrichers,
             current_job=parts.current_job,
             paused=parts.ha.election.paused,
@@ -178,6 +179,7 @@ class JobManagerComponents:
             connect=lambda address: parts.connector.connect(LeaderGateway, address, None, LIVENESS_CALL_TIMEOUT_S),
             is_own=runner.is_in,
             own=StandbyAddresses(rest=addresses.rest, rpc=addresses.rpc, host=parts.hostname),
+            attempt=addresses.attempt,
         )
 
     def _hand_over(self) -> None:

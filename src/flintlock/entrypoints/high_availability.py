@@ -27,9 +27,11 @@ from flintlock.ha.backends import ha_backend
 from flintlock.ha.leader_info import LeaderInfo
 from flintlock.ha.protocols import HaServices
 from flintlock.host.boot_clock import boot_time_s
+from flintlock.host.processes.process import start_time_of
 from flintlock.host.runner_user import RunnerFiles, runner_files
 from flintlock.model.errors import FlintlockError, Invalid, Unavailable
 from flintlock.model.ids import session_of
+from flintlock.monitoring.blocking_jobs import BlockingJobs
 from flintlock.rpc.transport import Connector
 from flintlock.security.cluster_secret import Purpose
 from flintlock.taskmanager.lease import YIELD_PART
@@ -49,9 +51,19 @@ async def ha_services(
         clock_ms=clock_ms,
         boot_time_s=boot_time_s,
         leader_answers=partial(_leader_answers, connector),
+        is_blocked=partial(_is_blocked, settings),
     ) as services:
         check_leases(configuration, granted_s=services.leader_timeout_s)
         yield services
+
+
+def _is_blocked(settings: ProcessSettings, pid: int) -> bool:
+    return BlockingJobs(blocking_jobs_dir(settings)).is_blocked(process_name(pid))
+
+
+def process_name(pid: int) -> str:
+    """Return what identifies a process of this machine in records of blocking jobs, also when its pid is used again."""
+    return f"{pid}-{hashlib.sha256(str(start_time_of(pid)).encode()).hexdigest()[:12]}"
 
 
 async def _leader_answers(connector: Connector, leader: LeaderInfo) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import os
 import secrets
 import socket
 import sys
@@ -33,6 +35,7 @@ from flintlock.entrypoints.high_availability import (
     blocking_jobs_dir,
     checkpoints_dir,
     ha_services,
+    process_name,
     savepoints_dir,
     unshared_checkpoints,
     work_dir,
@@ -60,6 +63,7 @@ from flintlock.model.ids import Epoch, JobId
 from flintlock.monitoring.blocking_jobs import BlockingJobs
 from flintlock.monitoring.current_job import CurrentJob
 from flintlock.monitoring.loop_monitor import BlockingJobWatcher, LoopMonitor
+from flintlock.monitoring.standstill import StandstillLimit
 from flintlock.rest.server.http import RestServices
 from flintlock.rpc.client import RpcChannels
 from flintlock.rpc.security import RpcSecurity
@@ -100,7 +104,7 @@ class ClusterEntrypoint:
         self._instrument: Final = instrument
         self._registry: Final = CollectorRegistry()  # what this process measures; every component gets it
         self._current: Final = CurrentJob()
-        self._blocking_jobs: Final = BlockingJobs(blocking_jobs_dir(settings))
+        self._blocking_jobs: Final = BlockingJobs(blocking_jobs_dir(settings), process_name(os.getpid()))
 
     async def run(self) -> ApplicationStatus:
         """Serve until cancelled, or until the cluster shuts down; return the status then."""
@@ -114,9 +118,7 @@ class ClusterEntrypoint:
             RpcChannels(security=security) as channels,
             ha_services(self._settings, clock_ms, channels) as ha,
             self._rpc_server(security) as rpc,
-            LoopMonitor(
-                self._registry, watcher=BlockingJobWatcher(self._current, self._blocking_jobs)
-            ),  # last: a start imports much
+            self._loop_monitor(ha),  # last: a start imports much
         ):
             self._registry.register(UnauthenticatedCalls(rpc))
             ended_bytes = self._configuration.get(ENDED_JOB_BLOBS)
@@ -145,6 +147,19 @@ class ClusterEntrypoint:
         if mode.removes_ha_data and status.is_final:  # nothing is left to start again
             await asyncio.to_thread(remove_cluster_spec, self._settings.state_dir)
         return status
+
+    def _loop_monitor(self, ha: HaServices) -> LoopMonitor:
+        """Return the monitor; it ends this process where a loop that stands still would keep the leadership."""
+
+        def limit_s() -> float:
+            granted_s = ha.standstill_limit_s
+            return math.inf if granted_s is None else granted_s
+
+        return LoopMonitor(
+            self._registry,
+            watcher=BlockingJobWatcher(self._current, self._blocking_jobs),
+            limit=StandstillLimit(limit_s, self._settings.abort),
+        )
 
     def _parts(
         self, mode: DeploymentMode, ha: HaServices, rpc: RpcServer, channels: RpcChannels, blobs: BlobServer
@@ -212,7 +227,8 @@ class ClusterEntrypoint:
         async with asyncio.TaskGroup() as tasks:
             announcing = tasks.create_task(keep_announced(announcements, components.dispatcher), name="announcements")
             try:
-                return await components.run(LeaderAddresses(rest=rest, rpc=rpc, host=socket.gethostname()))
+                host, attempt = socket.gethostname(), self._platform.attempt
+                return await components.run(LeaderAddresses(rest=rest, rpc=rpc, host=host, attempt=attempt))
             finally:
                 announcing.cancel()
 

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from flintlock.entrypoints.process import ProcessSettings
 from flintlock.entrypoints.workers.providers import WorkerDriverOpener, worker_driver
+from flintlock.ha.leader_info import ApplicationAttempt
 from flintlock.model.application import ApplicationStatus
 
 
@@ -19,6 +20,7 @@ class Platform(Protocol):
     """The place of one JobManager process."""
 
     ends_for_good: bool  # a cluster that was shut down is never started again here: its HA data is removed
+    attempt: ApplicationAttempt | None  # which start of the JobManager this is, where the platform counts them
 
     def workers(self, rpc_address: str) -> WorkerDriverOpener | None:
         """Return what opens the workers of a term, for a JobManager that listens there; None: no active mode."""
@@ -27,6 +29,7 @@ class Platform(Protocol):
     def serving(self, rest_url: str) -> AbstractAsyncContextManager[None]:
         """Make the JobManager known while it serves REST there, and supervise what it depends on.
 
+        It serves meanwhile: neither leadership nor running work waits for what the platform takes its time for.
         Raises (in a group) what is fatal to the process.
         """
         ...
@@ -47,6 +50,7 @@ class MachinePlatform:
     """A Platform: a machine, with workers as processes beside the JobManager. Nothing has to be registered."""
 
     ends_for_good: bool = False  # it is started again in its state directory
+    attempt: ApplicationAttempt | None = None
 
     def __init__(self, settings: ProcessSettings) -> None:
         self._settings: Final = settings

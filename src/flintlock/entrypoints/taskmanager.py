@@ -34,7 +34,7 @@ from flintlock.config.options import (
     UNREGISTERED_TIMEOUT,
     YARN_APPLICATION_ID,
 )
-from flintlock.entrypoints.engines import engine_launcher
+from flintlock.entrypoints.engines import EngineLauncherFactory, engine_launcher
 from flintlock.entrypoints.high_availability import checkpoints_dir, runner_files_of, work_dir
 from flintlock.entrypoints.log_files import rotating_logs
 from flintlock.entrypoints.process import ProcessSettings, cluster_versions, start, write_json
@@ -74,14 +74,17 @@ _REPORT_TIMEOUT_S: Final = 30.0
 _BLOB_TIMEOUT_S: Final = 300.0  # before it sends the first part, a new leader fetches the whole blob and checks it
 
 
-async def serve(settings: ProcessSettings) -> None:
-    """Serve as TaskManager until cancelled. Raises Refused if another process uses its run directory."""
+async def serve(settings: ProcessSettings, launcher: EngineLauncherFactory | None = None) -> None:
+    """Serve as TaskManager until cancelled. Raises Refused if another process uses its run directory.
+
+    `launcher`: of other engines than those of Spark.
+    """
     run_dir = settings.state_dir / "run" / f"taskmanager-{settings.index}"
     with locked_run_directory(run_dir):
-        await _serve(settings, run_dir)
+        await _serve(settings, run_dir, launcher or engine_launcher())
 
 
-async def _serve(settings: ProcessSettings, run_dir: Path) -> None:
+async def _serve(settings: ProcessSettings, run_dir: Path, launcher: EngineLauncherFactory) -> None:
     configuration, state_dir, name = settings.configuration, settings.state_dir, run_dir.name
     reap_leftovers(run_dir)
     user, files_dir = _runner_user(settings, run_dir)
@@ -121,7 +124,7 @@ async def _serve(settings: ProcessSettings, run_dir: Path) -> None:
                 engine=configuration.spark().get("spark.master", f"local[{slots}]"),
                 worker=is_worker,
             ),
-            launcher=engine_launcher()(
+            launcher=launcher(
                 slots=slots,
                 configuration=configuration,
                 run_dir=run_dir,

@@ -28,7 +28,7 @@ from flintlock.jobmaster.directory import JobMasterDirectory
 from flintlock.jobmaster.endpoint import job_master_factory
 from flintlock.jobmaster.enrichers import FailureEnricher
 from flintlock.jobmaster.reporting.metrics import JobMasterMetrics
-from flintlock.jobmaster.services import JobMasterServices
+from flintlock.jobmaster.services import HasGoneOn, JobMasterServices, never_gone_on
 from flintlock.model import log_events
 from flintlock.model.application import ShutDownCluster
 from flintlock.model.errors import Fenced, FlintlockError, Unavailable
@@ -89,10 +89,13 @@ class GatedWorkerDriver:
         """What a worker has beside slots."""
         return self._driver.resources
 
-    @property
-    def taken_over(self) -> tuple[TaskManagerId, ...]:
-        """Workers that an earlier leader started."""
-        return self._driver.taken_over
+    async def taken_over(self) -> tuple[TaskManagerId, ...]:
+        """Return the workers that an earlier leader started."""
+        return await self._driver.taken_over()
+
+    async def found(self) -> TaskManagerId:
+        """Wait until a worker of an earlier leader becomes known later than those."""
+        return await self._driver.found()
 
     async def start(self) -> TaskManagerId | None:
         """Start a worker."""
@@ -134,6 +137,7 @@ class TermParts:
     workers: Callable[[FencingToken], AbstractAsyncContextManager[WorkerDriver]] | None = None  # active mode
     resource_manager_metrics: ResourceManagerMetrics | None = None
     job_master_metrics: JobMasterMetrics | None = None
+    has_gone_on: HasGoneOn = never_gone_on
     enrichers: tuple[FailureEnricher, ...] = ()
     current_job: CurrentJob = field(default_factory=CurrentJob)
     paused: Callable[[FencingToken], str | None] = lambda _: None  # see LeaderElection.paused
@@ -183,6 +187,7 @@ async def _leading(parts: TermParts, token: FencingToken, stores: Stores) -> Asy
                 checkpoints_dir=parts.checkpoints_dir,
                 clock_ms=parts.clock_ms,
                 random=parts.random,
+                has_gone_on=parts.has_gone_on,
                 enrichers=parts.enrichers,
                 metrics=parts.job_master_metrics,
                 gate=gate,

@@ -1,7 +1,8 @@
 """The process of a JobManager that is the ApplicationMaster of an application on YARN.
 
-It starts the JVM of the bridge before anything else, so that this JVM starts while Python imports the rest: the next
-attempt of an ApplicationMaster that was killed leads sooner.
+The first attempt starts the JVM of the bridge before anything else, so that this JVM starts while Python imports the
+rest: YARN waits for the registration. In later attempts clients and TaskManagers wait for a leader, which needs no
+bridge: there the JVM starts once REST listens, and leaves the cores to that until then.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from functools import partial
 
 from flintlock.model.errors import FlintlockError
 from flintlock.yarn.bridge import start_bridge
+from flintlock.yarn.layout import attempt_of
 
 
 def main() -> int:
     """Run it; return its exit code."""
-    bridge = None
-    with suppress(FlintlockError):  # raised again, and logged, where it is needed
-        bridge = start_bridge(os.environ)
+    bridge, attempt = None, attempt_of(os.environ)
+    if attempt is None or attempt.number == 1:
+        with suppress(FlintlockError):  # raised again, and logged, where it is needed
+            bridge = start_bridge(os.environ)
 
     import uvloop
 

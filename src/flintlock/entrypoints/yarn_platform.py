@@ -1,9 +1,11 @@
 """What a JobManager that is the ApplicationMaster of an application on YARN has around it.
 
 It registers once REST listens, so that the tracking URL is known, and requests containers for TaskManagers as active
-mode needs them. When the cluster has shut down, it unregisters with its status, and the staging directory is removed.
-If it is killed, or ends by an error, YARN starts the next attempt, if the application has more than one: the containers
-run on, and that attempt takes them over. The bridge to YARN is its child; without it this process ends.
+mode needs them. Nothing else waits for that, nor for the bridge: the next attempt leads, and tasks that run have a
+leader again, while the JVM starts. When the cluster has shut down, it unregisters with its status, and the staging
+directory is removed. If it is killed, or ends by an error, YARN starts the next attempt, if the application has more
+than one: the containers run on, and that attempt takes them over. The bridge to YARN is its child; without it this
+process ends.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ import asyncio
 import os
 import subprocess
 import tarfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
+from functools import cache
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -23,6 +26,7 @@ import structlog
 from msgspec import Struct, structs
 
 from flintlock.config.options import (
+    HEARTBEAT_TIMEOUT,
     JM_RPC_ADDRESS,
     JM_RPC_PORT,
     MAX_TASK_MANAGERS,
@@ -39,6 +43,7 @@ from flintlock.entrypoints.process import ProcessSettings
 from flintlock.entrypoints.workers.local_workers import FIRST_INDEX
 from flintlock.entrypoints.workers.providers import WorkerDriverOpener
 from flintlock.gateways.workers import WorkerDriver
+from flintlock.ha.leader_info import ApplicationAttempt
 from flintlock.host.files.job_directory import JobDirectory
 from flintlock.host.files.whole_files import write_whole
 from flintlock.model import log_events
@@ -48,7 +53,8 @@ from flintlock.model.failures.failure_text import render
 from flintlock.model.ids import FencingToken
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import Failure
-from flintlock.yarn.bridge import running_bridge
+from flintlock.yarn.bridge import opening_bridge
+from flintlock.yarn.bridge_watch import watch_bridge
 from flintlock.yarn.client_bridge import BridgedStaging
 from flintlock.yarn.containers import HeartbeatIntervals, YarnContainers
 from flintlock.yarn.gateways import ApplicationMasterGateway, StagingGateway
@@ -56,13 +62,14 @@ from flintlock.yarn.layout import (
     END_NAME,
     JOB_NAME,
     NOT_FOR_WORKERS,
+    attempt_of,
     container_files,
     launch_of,
     slots_of,
     worker_size,
 )
 from flintlock.yarn.master_bridge import BridgedApplicationMaster
-from flintlock.yarn.messages import Container, FinalStatus, Launch
+from flintlock.yarn.messages import Container, FinalStatus, Launch, StagedFile
 from flintlock.yarn.node_failures import ExclusionRules
 from flintlock.yarn.workers import yarn_workers
 
@@ -81,7 +88,15 @@ class YarnPlatform:
 
     ends_for_good: bool = True
 
-    def __init__(self, settings: ProcessSettings, master: ApplicationMasterGateway, staging: StagingGateway) -> None:
+    def __init__(
+        self,
+        settings: ProcessSettings,
+        master: ApplicationMasterGateway,
+        staging: Callable[[], StagingGateway],
+        attempt: ApplicationAttempt | None = None,
+    ) -> None:
+        """`staging` may wait for the bridge."""
+        self.attempt: Final = attempt
         configuration = self._configuration = settings.configuration
         self._master: Final = master
         self._staging: Final = staging
@@ -90,8 +105,7 @@ class YarnPlatform:
         description = JobDirectory(settings.state_dir).describe()
         self._is_application: Final = description is not None and description.application
         self._state_dir: Final = settings.state_dir
-        files = container_files(configuration, staging)
-        self._files: Final = tuple(file for file in files if file.name not in NOT_FOR_WORKERS)
+        self._files: tuple[StagedFile, ...] = ()  # set by `serving`, before the first container comes
         intervals = HeartbeatIntervals(
             idle_s=configuration.get(YARN_HEARTBEAT), waiting_s=configuration.get(YARN_HEARTBEAT_WAITING)
         )
@@ -114,32 +128,41 @@ class YarnPlatform:
     async def serving(self, rest_url: str) -> AsyncGenerator[None]:
         """Register as ApplicationMaster, and send heartbeats. Raises (in a group) Unavailable if YARN gives it up."""
         self._rest_url = rest_url
-        parts = urlsplit(rest_url)
-        await self._containers.register(parts.hostname or "", parts.port or 0, rest_url)
         async with asyncio.TaskGroup() as tasks:
-            heartbeats = tasks.create_task(self._containers.run(), name="yarn-heartbeats")
+            attending = tasks.create_task(self._attend(rest_url), name="yarn-heartbeats")
             try:
                 yield
             finally:
-                heartbeats.cancel()
+                attending.cancel()
+
+    async def _attend(self, rest_url: str) -> None:
+        parts = urlsplit(rest_url)
+        await self._containers.register(parts.hostname or "", parts.port or 0, rest_url)
+        async with asyncio.TaskGroup() as tasks:
+            limit_s = self._configuration.get(HEARTBEAT_TIMEOUT)
+            tasks.create_task(watch_bridge(self._master, limit_s), name="yarn-bridge-watch")
+            files = await self._containers.call(lambda: container_files(self._configuration, self._staging()))
+            self._files = tuple(file for file in files if file.name not in NOT_FOR_WORKERS)
+            await self._containers.run()
 
     async def keep_end(self, file: Path) -> None:
         """Copy it into the staging directory: the next attempt has another container."""
         try:
-            await self._containers.call(lambda: self._staging.put(END_NAME, file))
+            await self._containers.call(lambda: self._staging().put(END_NAME, file))
         except FlintlockError as error:
-            raise OSError(f"{self._staging.url}: {error.public}") from error
+            raise OSError(f"{END_NAME} of the staging directory: {error.public}") from error
 
     async def finish(self, status: ApplicationStatus) -> None:
         """Unregister: YARN starts no other attempt. Then remove what the application has staged."""
         final = _FINAL[status]
+        await self._containers.registered.wait()
         diagnostics = await asyncio.to_thread(_diagnostics, JobDirectory(self._state_dir), status)
         await self._containers.call(lambda: self._master.unregister(final, diagnostics))
         log.info(log_events.YARN_UNREGISTERED, status=final)
         try:
-            await self._containers.call(self._staging.remove)
+            await self._containers.call(lambda: self._staging().remove())
         except FlintlockError as error:
-            log.warning(log_events.YARN_STAGING_NOT_REMOVED, directory=self._staging.url, reason=error.public)
+            log.warning(log_events.YARN_STAGING_NOT_REMOVED, directory=self._staging().url, reason=error.public)
 
     def _launch(self, container: Container) -> Launch:
         host, _, port = self._rpc_address.rpartition(":")
@@ -156,17 +179,19 @@ class YarnPlatform:
         return structs.replace(launch, environment={**launch.environment, APPLICATION_REST_VARIABLE: self._rest_url})
 
 
-def unpack_job(archive: Path, staging: StagingGateway, state_dir: Path) -> None:
+def unpack_job(archive: Path, staging: Callable[[], StagingGateway], state_dir: Path) -> None:
     """Put the job of a per-job cluster, and its end if an earlier attempt has recorded one, where they belong.
 
-    Idempotent. Raises OSError, Unavailable.
+    Idempotent. Waits for the bridge if there is a job. Raises OSError, Unavailable.
     """
+    if not archive.is_file():
+        return
     directory = JobDirectory(state_dir)
-    if archive.is_file() and not directory.path.exists():
+    if not directory.path.exists():
         with tarfile.open(archive) as tar:
             tar.extractall(state_dir, filter="data")
     with suppress(NotFound):
-        write_whole(directory.end_file, staging.read(END_NAME), mode=0o600)
+        write_whole(directory.end_file, staging().read(END_NAME), mode=0o600)
 
 
 def _diagnostics(directory: JobDirectory, status: ApplicationStatus) -> str:
@@ -199,7 +224,9 @@ class _EndedJob(Struct):
 async def serve(settings: ProcessSettings, bridge: subprocess.Popen[str] | None = None) -> ApplicationStatus:
     """Serve as a JobManager in a container of YARN. `bridge`: its JVM, if that was started already."""
     configuration = settings.configuration
-    with running_bridge(os.environ, bridge) as yarn, closing(BridgedApplicationMaster(yarn)) as master:
-        staging = BridgedStaging(yarn, configuration.get(YARN_APPLICATION_ID), configuration.get(YARN_STAGING))
+    application_id, root = configuration.get(YARN_APPLICATION_ID), configuration.get(YARN_STAGING)
+    with opening_bridge(os.environ, bridge) as jvm, closing(BridgedApplicationMaster(jvm)) as master:
+        staging = cache(lambda: BridgedStaging(jvm(), application_id, root))
         unpack_job(Path.cwd() / JOB_NAME, staging, settings.state_dir)
-        return await ClusterEntrypoint(settings, platform=YarnPlatform(settings, master, staging)).run()
+        platform = YarnPlatform(settings, master, staging, attempt_of(os.environ))
+        return await ClusterEntrypoint(settings, platform=platform).run()

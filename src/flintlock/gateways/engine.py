@@ -134,5 +134,5 @@ class EngineLauncher(Protocol):
     """Opens a warm engine and the runners that belong to it; the end of the scope ends both in any case."""
 
     def open(self) -> AbstractAsyncContextManager[tuple[Engine, RunnerPool]]:
-        """Start an engine. Raises Unavailable with the cause if it cannot be started."""
+        """Start an engine. Raises Unavailable with the cause if it cannot be started, Invalid for its settings."""
         ...

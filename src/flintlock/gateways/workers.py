@@ -23,9 +23,18 @@ class WorkerEnded(Struct, frozen=True):
 class WorkerDriver(Protocol):
     """Starts and ends workers for one term. Those that run when it is over are the next leader's."""
 
-    @property
-    def taken_over(self) -> tuple[TaskManagerId, ...]:
-        """Workers that an earlier leader started and that ran when the term began."""
+    async def taken_over(self) -> tuple[TaskManagerId, ...]:
+        """Return the workers that an earlier leader started and that run; wait until that is known.
+
+        Asked once, before the first start.
+        """
+        ...
+
+    async def found(self) -> TaskManagerId:
+        """Wait until a worker of an earlier leader becomes known that `taken_over` has not returned.
+
+        Each is returned once. Where all are known from the beginning, this waits for ever.
+        """
         ...
 
     @property

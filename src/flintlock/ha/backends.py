@@ -39,16 +39,22 @@ class HaBackend(Protocol):
         clock_ms: Callable[[], int],
         boot_time_s: Callable[[], float],
         leader_answers: LeaderCheck,
+        is_blocked: Callable[[int], bool],
     ) -> AbstractAsyncContextManager[HaServices]:
-        """Open what a JobManager needs. Raises Invalid if an option is missing, Refused, Unavailable."""
+        """Open what a JobManager needs. `is_blocked` says of a process of this machine whether one job blocks it.
+
+        Raises Invalid if an option is missing, Refused, Unavailable.
+        """
         ...
 
     def leader_finder(self, configuration: Configuration, state_dir: Path) -> AbstractAsyncContextManager[LeaderFinder]:
         """Open what a TaskManager needs to find the leader. Raises Invalid if an option is missing, Unavailable."""
         ...
 
-    def leader_url(self, configuration: Configuration, *, wait_s: float) -> str | None:
+    def leader_url(self, configuration: Configuration, *, wait_s: float, former: str = "") -> str | None:
         """Return the REST address of the leader, for clients; None if after `wait_s` there is none.
+
+        `former`: the address of one that does not answer, which is returned only if there is no other by then.
 
         Raises Invalid if an option is missing, Unavailable if the backend cannot be reached. Without `spans_hosts` it
         is always None: the JobManagers are found in the state directory.

@@ -12,6 +12,20 @@ from flintlock.gateways.leader import StandbyAddresses
 from flintlock.model.ids import FencingToken
 
 
+class ApplicationAttempt(Struct, frozen=True, kw_only=True):
+    """Which start of an application's JobManager a process is, where something counts them, as YARN does.
+
+    The next one is started when the one before has been given up: it may still run, but nothing waits for it.
+    """
+
+    application: str
+    number: int
+
+    def supersedes(self, other: ApplicationAttempt | None) -> bool:
+        """Return whether the other one was given up before this one was started."""
+        return other is not None and other.application == self.application and other.number < self.number
+
+
 class LeaderInfo(Struct, frozen=True, kw_only=True):
     """What a leader publishes about itself.
 
@@ -24,6 +38,7 @@ class LeaderInfo(Struct, frozen=True, kw_only=True):
     rest: str  # the URL for clients
     confirmed: bool = True
     host: str = ""  # the machine's own name: a loopback address means something there only
+    attempt: ApplicationAttempt | None = None
 
 
 LeaderCheck: TypeAlias = Callable[[LeaderInfo], Awaitable[bool]]
@@ -36,10 +51,13 @@ class LeaderAddresses(Struct, frozen=True, kw_only=True):
     rpc: str
     rest: str
     host: str = ""
+    attempt: ApplicationAttempt | None = None
 
     def leads(self, token: FencingToken, *, confirmed: bool) -> LeaderInfo:
         """Return what it publishes when it leads."""
-        return LeaderInfo(token=token, rpc=self.rpc, rest=self.rest, confirmed=confirmed, host=self.host)
+        return LeaderInfo(
+            token=token, rpc=self.rpc, rest=self.rest, confirmed=confirmed, host=self.host, attempt=self.attempt
+        )
 
     def as_standby(self) -> StandbyAddresses:
         """Return what it says of itself to the leader that it watches."""

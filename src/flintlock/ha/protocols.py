@@ -366,6 +366,14 @@ class HaServices(Protocol):
         ...
 
     @property
+    def standstill_limit_s(self) -> float | None:
+        """For how long the loop of this process may stand still before others wait for it in vain.
+
+        None: others find out that a leader does nothing, and end its term.
+        """
+        ...
+
+    @property
     def blobs(self) -> BlobCopies | None:
         """Copies of blobs that every JobManager can read; None where all of them share one directory."""
         ...

@@ -24,6 +24,7 @@ from flintlock.jobmaster.events import Probed, ProbeDue, ReconcileTimedOut, Send
 from flintlock.jobmaster.execution_graph import UNCONFIRMED, RegionState
 from flintlock.jobmaster.transition import Transition
 from flintlock.model.ids import AttemptId, RequestId
+from flintlock.model.regions import is_endless, region_resources
 from flintlock.model.slots import Claim, SlotGrant, SlotRequest
 from flintlock.model.states import ExecutionState, JobStatus
 
@@ -42,7 +43,12 @@ def begin(transition: Transition) -> None:
             continue
         grant = region.grant
         claim = Claim(task_manager=grant.task_manager, instance=grant.instance, attempt=attempt, address=grant.address)
-        request = SlotRequest(id=RequestId(f"{region.id}-{region.current.attempt}-claim"), claim=claim)
+        request = SlotRequest(
+            id=RequestId(f"{region.id}-{region.current.attempt}-claim"),
+            claim=claim,
+            resources=region_resources(transition.job.plan.graph, region.plan),  # it uses them since its deployment
+            endless=is_endless(transition.job.plan.graph, region.plan),
+        )
         transition.update(structs.replace(region, request=request))
         transition.emit(SendProbe(region.grant.address, attempt, region.grant.instance))
         transition.emit(StartTimer(_longest_lease_s(transition, region), ReconcileTimedOut(attempt)))

@@ -32,6 +32,7 @@ from flintlock.jobmaster.events import (
     JobStarted,
     Probed,
     ProbeDue,
+    ProgressFound,
     PublicationDue,
     PublicationUndelivered,
     ReconcileTimedOut,
@@ -65,6 +66,7 @@ from flintlock.model.tasks import (
     TaskReport,
     TaskRunning,
 )
+from flintlock.model.times import elapsed_ms
 
 E: Final = ExecutionState
 J: Final = JobStatus
@@ -161,6 +163,8 @@ def _apply_outcome(transition: Transition, outcome: EffectOutcome) -> None:
             failover.cancel_answered(transition, outcome)
         case Probed():
             adoption.probed(transition, outcome)
+        case ProgressFound(gone_on):
+            failover.progress_found(transition, gone_on=gone_on)
         case FailureLabelled(attempt, labels):
             transition.job = with_labels(transition.job, attempt, labels)
             transition.history_changed = True
@@ -204,10 +208,10 @@ def _start(transition: Transition) -> None:
 
 
 def _start_job_timeout(transition: Transition) -> None:
-    """Start the timer of a job with a timeout; time that passed under earlier leaders counts."""
+    """Start the timer of a job with a timeout. Time under earlier leaders counts, on the clock of the cluster."""
     timeout_s = transition.job.plan.timeout_s
     if timeout_s > 0:
-        used_s = (transition.context.now_ms - transition.job.timestamps[J.INITIALIZING]) / 1000
+        used_s = elapsed_ms(transition.job.timed_from_ms, transition.context.cluster_ms) / 1000
         transition.emit(StartTimer(max(timeout_s - used_s, 0.0), TimedOut()))
 
 
@@ -349,10 +353,13 @@ def _unrequested_end(region: RegionState) -> Failure:
 
 def _settle(transition: Transition) -> None:
     if transition.job.status in (J.RUNNING, J.RESTARTING, J.RECONCILING):
-        failover.try_interrupted_again(transition)
-        for region in transition.job.regions:
-            if region.current.state is E.CREATED and _inputs_available(transition.job, region):
-                scheduling.schedule(transition, region)
+        if transition.job.pending is None:
+            failover.try_interrupted_again(transition)
+            for region in transition.job.regions:
+                if region.current.state is E.CREATED and _inputs_available(transition.job, region):
+                    scheduling.schedule(transition, region)
+        else:
+            failover.find_progress(transition)
     ending = _final_status(transition.job)
     if ending is not None:
         transition.move_job(ending)

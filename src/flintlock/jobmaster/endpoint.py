@@ -33,11 +33,13 @@ from flintlock.jobmaster.events import (
     DiscardStaging,
     Enrich,
     FailureLabelled,
+    FindProgress,
     JobEffect,
     JobEvent,
     JobStarted,
     Moved,
     Probed,
+    ProgressFound,
     PublicationUndelivered,
     Record,
     Recorded,
@@ -93,6 +95,7 @@ _QUERY_TIMEOUT_S: Final = 8.0  # longer than a TaskManager waits for a runner, w
 _ENRICH_TIMEOUT_S: Final = 2.0
 _PROBE_TIMEOUT_S: Final = 1.0
 _DECLARATION_BACKOFF: Final = Backoff(initial_s=0.1, maximum_s=5.0)
+_STORAGE_BACKOFF: Final = Backoff(initial_s=0.5, maximum_s=10.0)
 _Work: TypeAlias = Callable[[], Awaitable[None]]
 
 #: Moves that every job makes and that say nothing about it: logged at debug level.
@@ -180,7 +183,9 @@ class JobMaster:
         self._services.directory.register(job_id, self)
         metrics = self._services.metrics
         if metrics is not None:
-            metrics.queries.show(job_id, self._state.plan.graph.name, lambda: active_queries(self._state))
+            graph = self._state.plan.graph
+            uids = {str(vertex.name): vertex.uid for vertex in graph.vertices if vertex.query is not None}
+            metrics.queries.show(job_id, graph.name, lambda: active_queries(self._state), uids)
         self._cause = current_cause()
         try:
             async with asyncio.TaskGroup() as scope:
@@ -340,12 +345,12 @@ class JobMaster:
                 self._spawn_droppable(self._scope, partial(self._publish, effect), f"publish-{effect.order.attempt}")
             case DiscardStaging():
                 self._spawn_droppable(self._scope, partial(self._discard_staging, effect), "discard-staging")
+            case FindProgress():
+                self._spawn_droppable(self._scope, self._find_progress, "find-progress")
             case StartTimer():
                 self._spawn_droppable(self._scope, partial(self._wait, effect), f"wait-{type(effect.event).__name__}")
-            case Enrich() if self._services.enrichers:
-                self._spawn(self._scope, partial(self._enrich, effect), f"enrich-{effect.attempt}")
             case Enrich():
-                pass
+                self._begin_to_enrich(self._scope, effect)
 
     def _spawn(self, scope: asyncio.TaskGroup, work: _Work, name: str) -> asyncio.Task[None]:
         return scope.create_task(self._guarded(work), name=f"{self._state.plan.job_id}-{name}")
@@ -463,6 +468,25 @@ class JobMaster:
         order = RemoveFiles(job_id=self._state.plan.job_id, directories=effect.directories)
         with suppress(FlintlockError):  # logged by the ResourceManager
             await self._services.resource_manager.remove_files(order)
+
+    async def _find_progress(self) -> None:
+        """Wait for the storage of the checkpoints as long as that takes, or until the job ends otherwise."""
+        failures = 0
+        while True:
+            try:
+                gone_on = await self._services.has_gone_on(self._state.plan.graph)
+            except Unavailable as error:
+                if not failures:
+                    self._warn(log_events.JOB_WAITS_FOR_STORAGE, error)
+                failures += 1
+                await asyncio.sleep(_STORAGE_BACKOFF.delay_s(failures))
+            else:
+                self._handle(ProgressFound(gone_on))
+                return
+
+    def _begin_to_enrich(self, scope: asyncio.TaskGroup, effect: Enrich) -> None:
+        if self._services.enrichers:
+            self._spawn(scope, partial(self._enrich, effect), f"enrich-{effect.attempt}")
 
     async def _enrich(self, effect: Enrich) -> None:
         """Call the plug-ins. The job's end waits for this, so they have a timeout."""

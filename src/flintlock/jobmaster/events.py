@@ -139,6 +139,12 @@ class RequirementsChanged(Struct, frozen=True):
     reverts: bool = False  # a rescale has failed: the ranges replace all others
 
 
+class ProgressFound(Struct, frozen=True):
+    """The files of the job's queries, of which none runs, say whether one of them has gone on from the savepoint."""
+
+    gone_on: bool
+
+
 class FailureLabelled(Struct, frozen=True):
     """Enrichers added labels to a failure: of this attempt, or (None) of the job itself."""
 
@@ -159,6 +165,7 @@ EffectOutcome: TypeAlias = (
     | PublicationUndelivered
     | CancelAnswered
     | Probed
+    | ProgressFound
     | FailureLabelled
 )
 """The result of an effect."""
@@ -226,6 +233,10 @@ class DiscardStaging(Struct, frozen=True):
     directories: tuple[str, ...]
 
 
+class FindProgress(Struct, frozen=True):
+    """Read what the queries of the job have done since its savepoint, however long that takes: `ProgressFound`."""
+
+
 class StartTimer(Struct, frozen=True):
     """Deliver the event after a delay."""
 
@@ -257,6 +268,7 @@ JobEffect: TypeAlias = (
     | SendProbe
     | SendPublish
     | DiscardStaging
+    | FindProgress
     | StartTimer
     | Enrich
     | Moved

@@ -170,17 +170,26 @@ class RegionState(Struct, frozen=True, kw_only=True):
         return structs.replace(self, executions=executions, attempts_omitted=omitted)
 
 
+class PendingDecision(Struct, frozen=True):
+    """Whether a job that takes the place of another one restarts, or fails, is decided once no query of it runs."""
+
+    asked: bool = False  # none runs any more, and their files are being read
+
+
 class ExecutionGraph(Struct, frozen=True, kw_only=True):
     """A job as its JobMaster knows it."""
 
     plan: JobPlan
     status: JobStatus = JobStatus.INITIALIZING
     timestamps: dict[JobStatus, int]
+    timed_from_ms: int  # when its timeout began, on the clock of the cluster
     regions: tuple[RegionState, ...]  # by RegionId
     restarts: RestartHistory = RestartHistory()
     infrastructure_restarts: int = 0
     charged_losses: tuple[InstanceId, ...] = ()  # incarnations of TaskManagers whose end has been counted; the latest
     required: dict[RegionId, ParallelismRange] = {}  # what users have changed since the submission
+    pending: PendingDecision | None = None  # of a job that takes the place of another one; emptied by the decision
+    gone_on: bool = False  # likewise: its files say that it has a batch of its own
     rescale: StateRescale | None = None  # of a streaming job: what attempts are started with since it was rescaled
     exceptions: tuple[ExceptionEntry, ...] = ()  # the first and the latest, oldest first
     exceptions_omitted: int = 0  # entries between those that are no longer remembered
@@ -260,6 +269,7 @@ def initial_state(plan: JobPlan, job: StoredJob, progress: tuple[RegionRecord, .
     return ExecutionGraph(
         plan=plan,
         timestamps={JobStatus.INITIALIZING: job.submitted_ms},
+        timed_from_ms=job.timed_from_ms,
         regions=regions,
         required=ranges_of(plan, job.requirements),
         rescale=None if job.rescaling is None else job.rescaling.wanted,

@@ -15,6 +15,9 @@ report that it has, or by the death of its TaskManager (`adoption.is_dead`); for
 (see `adoption`) also by the time after which its lease has ended. A TaskManager that refuses the cancellation's
 connection but sends heartbeats finds the attempt among the unwanted ones.
 
+A job that takes the place of another streaming job fails rather than restarts before it has a batch of its own: the
+other one runs again. If that is not known, all of its attempts are ended, and then its files say it (`find_progress`).
+
 Ending a job (FAILING or CANCELLING) ends its attempts first: those without a TaskManager immediately, the others when
 their TaskManager reports it or is lost. A committed region (see `execution_graph`) completes instead, unless a user
 ends its publication by force.
@@ -27,12 +30,13 @@ from typing import Final
 from msgspec import structs
 
 from flintlock.jobmaster import adoption
-from flintlock.jobmaster.events import CancelAnswered, CancelDue, RestartDue, SendCommand, StartTimer
-from flintlock.jobmaster.execution_graph import UNCONFIRMED, ExecutionGraph, RegionState
+from flintlock.jobmaster.events import CancelAnswered, CancelDue, FindProgress, RestartDue, SendCommand, StartTimer
+from flintlock.jobmaster.execution_graph import UNCONFIRMED, ExecutionGraph, PendingDecision, RegionState
 from flintlock.jobmaster.publication import forced_end, request_publisher
 from flintlock.jobmaster.restart import INFRASTRUCTURE, infrastructure_delay_s, is_retryable, restart_delay
 from flintlock.jobmaster.transition import Transition
 from flintlock.model.commands import CancelTask
+from flintlock.model.failures.job_timeout import timeout_failure
 from flintlock.model.ids import AttemptId, StepName
 from flintlock.model.slots import DeployedTasks, NoResources, TaskManagerLost
 from flintlock.model.states import ExecutionState, JobStatus
@@ -55,6 +59,9 @@ def fail_attempt(transition: Transition, region: RegionState, failure: Failure) 
         failure = structs.replace(failure, lost_instance=region.grant.instance)
     region = _end(transition, region, E.FAILED, failure)
     if transition.job.status in _ENDING:
+        return
+    if _is_to_be_decided(transition.job, failure):
+        _await_decision(transition, region)
         return
     delay_s = _delay_s(transition, failure)
     if delay_s is None:
@@ -86,6 +93,8 @@ def restart_due(transition: Transition, attempt: AttemptId) -> None:
     """Give the region its next attempt, unless the job is ending by now."""
     region = transition.job.region_of(attempt)
     if region is None or not region.restart_pending or transition.job.status is not J.RESTARTING:
+        return
+    if transition.job.pending is not None:  # the decision starts another timer
         return
     transition.next_attempt(region)
     if not any(other.restart_pending for other in transition.job.regions):
@@ -243,8 +252,7 @@ def timed_out(transition: Transition) -> None:
     """Fail a job that has reached its timeout. What is accepted is still published first."""
     if transition.job.status.terminal or transition.job.status in _ENDING:
         return
-    message = f"the job has not ended within {transition.job.plan.timeout_s:g} s of its submission (job.timeout)"
-    transition.note_failure(None, Failure(kind=FailureKind.TIMEOUT, message=message, exception="JobTimeout"))
+    transition.note_failure(None, timeout_failure(transition.job.plan.timeout_s))
     fail_job(transition)
 
 
@@ -309,8 +317,6 @@ def _delay_s(transition: Transition, failure: Failure) -> float | None:
     """Return the delay before the restart, or None to give up."""
     if not is_retryable(failure):
         return None
-    if transition.job.plan.upgrades and failure.kind not in INFRASTRUCTURE and not _has_committed(transition.job):
-        return None  # the job whose place it takes runs again
     if failure.lost_instance is not None:
         charged = transition.job.charged_losses
         if failure.lost_instance in charged:
@@ -321,6 +327,10 @@ def _delay_s(transition: Transition, failure: Failure) -> float | None:
     if failure.kind in INFRASTRUCTURE and used < transition.job.plan.infrastructure_attempts:
         transition.job = structs.replace(transition.job, infrastructure_restarts=used + 1)
         return infrastructure_delay_s(failure.kind, used)
+    return _delay_by_strategy_s(transition)
+
+
+def _delay_by_strategy_s(transition: Transition) -> float | None:
     history, delay_s = restart_delay(
         transition.job.plan.strategy,
         transition.job.restarts,
@@ -331,19 +341,80 @@ def _delay_s(transition: Transition, failure: Failure) -> float | None:
     return delay_s
 
 
-def _has_committed(job: ExecutionGraph) -> bool:
-    """Return whether a query of the job has committed a batch, as far as it is known: else it may have.
+def find_progress(transition: Transition) -> None:
+    """End what runs of a job that is to be decided about; once nothing does, have its files read."""
+    pending = transition.job.pending
+    if pending is None or pending.asked:
+        return
+    for region in transition.job.regions:
+        if region.current.state.waiting:
+            end_canceled(transition, region)
+        elif region.current.state.on_a_task_manager and not region.committed:
+            _begin_to_cancel(transition, region)
+    if all(region.current.state.terminal for region in transition.job.regions):
+        transition.job = structs.replace(transition.job, pending=PendingDecision(asked=True))
+        transition.emit(FindProgress())
 
-    Not known is what an attempt has done that an earlier JobMaster had sent, until it reports its progress.
+
+def progress_found(transition: Transition, *, gone_on: bool) -> None:
+    """Restart a job that was to be decided about, if it has gone on; else the job runs again whose place it takes."""
+    if transition.job.pending is None or transition.job.status is not J.RESTARTING:
+        return
+    transition.job = structs.replace(transition.job, pending=None, gone_on=gone_on)
+    delay_s = _delay_by_strategy_s(transition) if gone_on else None
+    if delay_s is None:
+        fail_job(transition)
+        return
+    for region in transition.job.regions:
+        if region.restart_pending:
+            transition.emit(StartTimer(delay_s, RestartDue(transition.job.attempt_id(region))))
+
+
+def _is_to_be_decided(job: ExecutionGraph, failure: Failure) -> bool:
+    """Return whether a failure restarts the job only if a query of it has a batch of its own, which is not known yet.
+
+    What another query has done last is known when that has ended: it reports a batch some time after it has begun it.
     """
-    return any(
-        region.attempts_omitted
-        or any(
-            E.RECONCILING in execution.timestamps or (execution.query is not None and execution.query.batches)
-            for execution in region.executions
-        )
-        for region in job.regions
-    )
+    if not job.plan.upgrades or not is_retryable(failure):
+        return False
+    return _is_conclusive(job, failure) and not _has_gone_on(job)
+
+
+def _await_decision(transition: Transition, region: RegionState) -> None:
+    """Decide later whether the job restarts: `find_progress` continues after each event."""
+    transition.update(structs.replace(region, restart_pending=True))
+    if transition.job.status is not J.RESTARTING:
+        transition.move_job(J.RESTARTING)
+    transition.job = structs.replace(transition.job, pending=PendingDecision())
+
+
+def _is_conclusive(job: ExecutionGraph, failure: Failure) -> bool:
+    """Return whether an attempt that has failed so has said what it had done; of a lost runner, the next one says it.
+
+    Runners that are lost again and again are the fault of what they run.
+    """
+    if failure.kind is not FailureKind.RUNNER_LOST:
+        return failure.kind not in INFRASTRUCTURE
+    failures = [execution.failure for region in job.regions for execution in region.executions]
+    return sum(each is not None and each.kind is FailureKind.RUNNER_LOST for each in failures) > 1
+
+
+def _has_gone_on(job: ExecutionGraph) -> bool:
+    """Return whether a query of the job has a batch of its own, as far as it is known, or may have one.
+
+    Not known is what an attempt has done that an earlier JobMaster had sent, until it reports its progress, and what a
+    query wrote last that has finished, because it was stopped.
+    """
+    if job.gone_on or any(region.finished for region in job.regions):
+        return True
+    for region in job.regions:
+        queries = [execution.query for execution in region.executions if execution.query is not None]
+        adopted = any(E.RECONCILING in execution.timestamps for execution in region.executions)
+        if region.attempts_omitted or adopted or any(query.batches or query.gone_on for query in queries):
+            return True
+        if len({query.restored for query in queries}) > 1:  # an attempt continues after another batch than the first
+            return True
+    return False
 
 
 def _cancel_all(transition: Transition) -> None:

@@ -31,7 +31,7 @@ from flintlock.model.files.manifests import Manifest
 from flintlock.model.files.staging import staging_of_attempts
 from flintlock.model.ids import AttemptId, InstanceId, RegionId, RequestId, StepName, TaskManagerId
 from flintlock.model.jobs import ParallelismRange
-from flintlock.model.regions import region_resources
+from flintlock.model.regions import is_endless, region_resources
 from flintlock.model.slots import SlotGrant, SlotRequest
 from flintlock.model.states import ExecutionState
 from flintlock.model.tasks import Analysis, DeployTask, Failure, FailureKind, RegionPhase, RegionRecord
@@ -79,6 +79,7 @@ def _with_request(job: ExecutionGraph, region: RegionState) -> RegionState:
         at_least=wanted.lower if wanted is not None and not exact else 1,
         at_most=wanted.upper if wanted is not None and not exact else None,
         resources=region_resources(job.plan.graph, region.plan),
+        endless=is_endless(job.plan.graph, region.plan),
     )
     return structs.replace(region, request=request, asked=region.asked + 1)
 
@@ -196,6 +197,7 @@ def _send(transition: Transition, region: RegionState, grant: SlotGrant) -> None
         outputs=region.plan.materialises if region.redo else None,
         lease_s=region.current.lease_s,
         rescale=transition.job.rescale,
+        continues=any(earlier.query is not None and earlier.query.batches for earlier in region.executions),
     )
     transition.emit(SendDeploy(grant.address, grant.instance, order))
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from random import Random
+from typing import TypeAlias
 
 from flintlock.config.configuration import Configuration
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
@@ -15,7 +16,16 @@ from flintlock.jobmaster.directory import JobMasterDirectory
 from flintlock.jobmaster.enrichers import FailureEnricher
 from flintlock.jobmaster.reporting.metrics import JobMasterMetrics
 from flintlock.jobmaster.target_claims import TargetClaims
+from flintlock.model.jobgraph import JobGraph
 from flintlock.monitoring.current_job import CurrentJob
+
+#: Returns whether a query of a job has a batch after the savepoint that the job began from. Raises Unavailable.
+HasGoneOn: TypeAlias = Callable[[JobGraph], Awaitable[bool]]
+
+
+async def never_gone_on(job: JobGraph) -> bool:  # noqa: ARG001 - no job begins from a savepoint
+    """Return False."""
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +41,7 @@ class JobMasterServices:
     configuration: Configuration
     work_dir: str  # contains a directory with the blocking results of each job
     checkpoints_dir: str = ""  # contains a directory with the checkpoints of each streaming job
+    has_gone_on: HasGoneOn = never_gone_on
     enrichers: tuple[FailureEnricher, ...] = ()
     metrics: JobMasterMetrics | None = None
     claims: TargetClaims = field(default_factory=TargetClaims)  # which job writes to which path

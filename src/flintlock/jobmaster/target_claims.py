@@ -17,14 +17,12 @@ published: two publications that begin at once would both find nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from posixpath import normpath
 from typing import Final
 
+from flintlock.model.files.targets import comparable
 from flintlock.model.ids import JobId, StepName
 from flintlock.model.jobgraph import JobVertex
 from flintlock.model.operations import Sink
-
-_LOCAL: Final = "file:"
 
 
 class TargetClaims:
@@ -68,9 +66,5 @@ class TargetClaims:
 
 
 def _target_of(vertex: JobVertex) -> str | None:
-    """Return a sink's path in a form in which the usual spellings of one path are equal."""
     path = vertex.operation.target
-    if path is None:
-        return None
-    plain = path.removeprefix(_LOCAL)
-    return normpath(f"/{plain.lstrip('/')}" if path.startswith((_LOCAL, "/")) else plain)
+    return None if path is None else comparable(path)

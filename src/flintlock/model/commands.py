@@ -99,6 +99,7 @@ class OperationFailure(Struct, frozen=True, kw_only=True):
 
     error: str  # the name of the error's class
     message: str
+    checkpoints_kept: bool = False  # of a stop: its job has finished, and could not be saved
 
 
 class JobOperation(Struct, frozen=True, kw_only=True):

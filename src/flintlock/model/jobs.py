@@ -16,6 +16,7 @@ from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.streaming.checkpoints import QueryProgress, StateRescale
 from flintlock.model.streaming.query_figures import QueryFigures
 from flintlock.model.tasks import Failure, ResultRows, StepOutput, TaskMetrics
+from flintlock.model.times import elapsed_ms
 
 
 class JobSubmission(Struct, frozen=True, kw_only=True):
@@ -88,6 +89,12 @@ class StoredJob(Struct, frozen=True, kw_only=True):
     cause: str = ""  # id of the request that submitted it (`model.causes`); "" if it had none
     rescaling: JobRescaling | None = None  # of a streaming job
     upgrade: JobUpgrade | None = None
+    submitted_at_ms: int = 0  # on the retention clock; 0 in records of versions that had none
+
+    @property
+    def timed_from_ms(self) -> int:
+        """When its timeout began, on the retention clock, which a leader adds to a job of an older version."""
+        return self.submitted_at_ms or self.submitted_ms
 
 
 class ExecutionInfo(Struct, frozen=True, kw_only=True):
@@ -176,11 +183,20 @@ class JobSummary(Struct, frozen=True, kw_only=True):
     first_run_ms: int = -1  # when the first of its attempts ran; -1: none has, or an earlier leader knew it
     upgrade_of: str = ""  # the job whose place it takes
     successor: str = ""  # the job that has taken its place
+    held_up_by: str = ""  # what it cannot go on without, other than slots
 
     @property
     def waits_for(self) -> str:
-        """What a job that is RUNNING, but none of whose regions runs, waits for; empty for any other job."""
+        """What a job waits for: what holds it up, or slots if it is RUNNING but none of its regions is; "": nothing."""
+        return self.held_up_by or self._waits_for_slots
+
+    @property
+    def _waits_for_slots(self) -> str:
         return "slots" if self.status is JobStatus.RUNNING and self.tasks.waiting_for_slots else ""
+
+    def duration_ms(self, now_ms: int) -> int:
+        """Return how long the job took, or has taken until now."""
+        return elapsed_ms(self.start_ms, now_ms if self.end_ms < 0 else self.end_ms)
 
 
 class JobSnapshot(Struct, frozen=True, kw_only=True, dict=True):
@@ -202,11 +218,21 @@ class JobSnapshot(Struct, frozen=True, kw_only=True, dict=True):
     stale: bool = False
     ended_at_ms: int = 0  # on the retention clock; 0 in records of versions that had none
     successor: str = ""  # the job that has taken its place
+    held_up_by: str = ""  # what it cannot go on without, other than slots
 
     @property
     def retained_from_ms(self) -> int:
         """When its retention began, on the retention clock. Older versions counted by the wall clock."""
         return self.ended_at_ms or self.end_ms
+
+    @property
+    def start_ms(self) -> int:
+        """When it was submitted."""
+        return self.timestamps.get(JobStatus.INITIALIZING, 0)
+
+    def duration_ms(self, now_ms: int) -> int:
+        """Return how long the job took, or has taken until now."""
+        return elapsed_ms(self.start_ms, now_ms if self.end_ms < 0 else self.end_ms)
 
     def current(self, region: RegionId) -> ExecutionInfo | None:
         """Return the region's latest attempt, if it has any."""
@@ -253,7 +279,7 @@ class JobSnapshot(Struct, frozen=True, kw_only=True, dict=True):
             name=self.graph.name,
             job_type=self.graph.job_type,
             status=self.status,
-            start_ms=self.timestamps.get(JobStatus.INITIALIZING, 0),
+            start_ms=self.start_ms,
             end_ms=self.end_ms,
             last_modified_ms=self.last_modified_ms,
             tasks=TaskCounts(total=len(self.graph.vertices), by_state=counts),
@@ -263,6 +289,7 @@ class JobSnapshot(Struct, frozen=True, kw_only=True, dict=True):
             first_run_ms=_first_run_ms(self.executions),
             upgrade_of=self.graph.upgrade_of,
             successor=self.successor,
+            held_up_by=self.held_up_by,
         )
 
 

@@ -123,6 +123,12 @@ JOB_END_NOT_RECORDED: Final = _event(
     "The end of the job of a per-job cluster could not be written into the state directory; it is retried, and the"
     " cluster ends once it is written.",
 )
+JOB_WAITS_FOR_STORAGE: Final = _event(
+    "Jobs (Dispatcher)",
+    "job-waits-for-storage",
+    "Files of a savepoint cannot be read or written now: the disk is full, or the storage cannot be reached. The job"
+    " waits until they can, until it is cancelled, or until it reaches its timeout.",
+)
 JOB_UPGRADE_REVERTED: Final = _event(
     "Jobs (Dispatcher)",
     "job-upgrade-reverted",
@@ -173,7 +179,8 @@ LEADER_FENCED: Final = _event(
 LEADER_NOT_FENCED: Final = _event(
     "Leadership",
     "leader-not-fenced",
-    "A TaskManager refused a command because it follows another leader, but the store knows of none: the term goes on.",
+    "A TaskManager refused a command because it follows another leader, but the store knows of none: the term"
+    " continues.",
 )
 LEADER_ADDRESS_NOT_PUBLISHED: Final = _event(
     "Leadership", "leader-address-not-published", "The leader could not publish its addresses."
@@ -202,11 +209,11 @@ LEADER_SILENT: Final = _event(
 STORAGE_NOT_REACHED: Final = _event(
     "Leadership",
     "storage-not-reached",
-    "The storage directory does not answer this JobManager; as a standby it does not lead, as a leader it steps down if"
-    " another JobManager reaches the directory.",
+    "The storage directory does not answer this JobManager, or cannot be written; as a standby it lets others lead, as"
+    " a leader it steps down if another JobManager can write to the directory.",
 )
 STORAGE_REACHED_AGAIN: Final = _event(
-    "Leadership", "storage-reached-again", "The storage directory answers this JobManager again."
+    "Leadership", "storage-reached-again", "The storage directory answers this JobManager again, and can be written."
 )
 SILENT_LEADER_SPARED: Final = _event(
     "Leadership",
@@ -533,7 +540,16 @@ YARN_CONTAINER_WRITTEN_OFF: Final = _event(
     " its TaskManager decide.",
 )
 YARN_NODES_EXCLUDED: Final = _event(
-    "YARN", "yarn-nodes-excluded", "The hosts on which TaskManagers have failed again and again; they get no others."
+    "YARN", "yarn-nodes-excluded", "The nodes on which TaskManagers have failed again and again; they get no others."
+)
+YARN_NODES_NOT_EXCLUDED: Final = _event(
+    "YARN", "yarn-nodes-not-excluded", "Such nodes still get TaskManagers: their exclusion has failed."
+)
+YARN_BRIDGE_SILENT: Final = _event(
+    "YARN",
+    "yarn-bridge-silent",
+    "The bridge to YARN has not answered for `heartbeat.timeout`: it is ended, and the JobManager with it. Running work"
+    " continues, where YARN starts another attempt.",
 )
 YARN_STAGING_NOT_REMOVED: Final = _event(
     "YARN", "yarn-staging-not-removed", "The staging directory of an application that has ended could not be removed."

@@ -91,6 +91,11 @@ def region_resources(graph: JobGraph, region: Region) -> Resources | None:
     return Resources(cpu=max(need.cpu for need in needs), memory=max(need.memory for need in needs))
 
 
+def is_endless(graph: JobGraph, region: Region) -> bool:
+    """Return whether the region contains a streaming query that does not end by itself."""
+    return any(step.query is not None and not step.query.ends for step in map(graph.vertex, region.steps))
+
+
 def readers_of(graph: JobGraph, region: Region) -> tuple[StepName, ...]:
     """Return the steps of the region that make Spark read: those without inputs, and readers of blocking results.
 

@@ -22,6 +22,7 @@ class AttemptSlots(Struct, frozen=True, kw_only=True):
 
     attempt: AttemptId
     slots: tuple[int, ...] = ()
+    resources: Resources | None = None  # what it was deployed with; None: the share of its slots
 
 
 class SlotRequest(Struct, frozen=True, kw_only=True):
@@ -32,7 +33,8 @@ class SlotRequest(Struct, frozen=True, kw_only=True):
     at_least: int = 1
     at_most: int | None = None
     resources: Resources | None = None  # None: the share that belongs to the slots
-    claim: Claim | None = None  # only the slots that this attempt uses; the other fields are ignored then
+    claim: Claim | None = None  # only the slots that this attempt uses; the fields above are ignored then
+    endless: bool = False  # for a streaming query: its slots become free only when it is stopped or fails
 
 
 class ResourceRequirements(Struct, frozen=True, kw_only=True):
@@ -189,6 +191,7 @@ class WaitingRequest(Struct, frozen=True, kw_only=True):
     since_ms: int
     name: str = ""  # the job's
     priority: int = 0
+    behind_streaming: bool = False  # streaming queries use the slots that it needs: other requests are served before it
 
 
 class ResourceOverview(Struct, frozen=True, kw_only=True):

@@ -43,6 +43,7 @@ class DeployTask(Struct, frozen=True, kw_only=True):
     taken: dict[StepName, JobId] = {}  # sinks that must not write: another job writes to their target
     checkpoint_dir: str = ""  # of a streaming job: contains the checkpoint of each query, by its uid
     rescale: StateRescale | None = None  # of a streaming job: what its state is to have before the query starts
+    continues: bool = False  # of a streaming job: an earlier attempt of the query has committed a batch
 
 
 class DeploymentAnswer(Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ A record is a small file in a directory that all JobManagers of the cluster shar
 piece of work on the job takes too long, and removed when the work ends. So a record that stays belongs to a JobManager
 that died, or was replaced, while it worked on the job. A leader that an error of the job's own code in this process
 ends (a broken invariant) writes one, too. Two of them are no coincidence: the next leader quarantines the job, instead
-of being the third.
+of being the third. A record also says which process blocks: a standby does not take that one for busy with a recovery.
 
 Rejected: recording each job before it is initialised, and counting those whose record a dead leader left. A leader that
 is killed for any other reason leaves such records of innocent jobs, and of all of them if it dies while it recovers.
@@ -25,13 +25,15 @@ from flintlock.model.ids import JobId, is_job_id
 class BlockingJobs:
     """The records of one cluster. Every method reads or writes files: call it in a thread."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, process: str = "unknown") -> None:
+        """`process` identifies this process among all that ever ran on its machine; it has no dot in it."""
         self._directory: Final = directory
+        self._process: Final = process
 
     def begin(self, job_id: JobId) -> Path:
         """Record that work on this job takes too long; return the record. Raises OSError."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        record = self._directory / f"{job_id}.{uuid.uuid4().hex}"
+        record = self._directory / f"{job_id}.{self._process}.{uuid.uuid4().hex}"
         descriptor = os.open(record, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.fsync(descriptor)
@@ -42,6 +44,13 @@ class BlockingJobs:
     def end(self, record: Path) -> None:
         """Remove a record: the work has ended. Raises OSError."""
         record.unlink(missing_ok=True)
+
+    def is_blocked(self, process: str) -> bool:
+        """Return whether work on a job takes too long in this process. Raises OSError."""
+        if not self._directory.is_dir():
+            return False
+        with os.scandir(self._directory) as entries:
+            return any(entry.name.split(".")[1:2] == [process] for entry in entries)
 
     def lost_leaders(self, job_ids: Collection[JobId]) -> dict[JobId, int]:
         """Return how many leaders were lost while they worked on each of these jobs; remove the records of all others.

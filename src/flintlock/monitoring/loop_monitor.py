@@ -9,6 +9,7 @@ code.
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import threading
 import time
@@ -22,6 +23,7 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram
 from flintlock.model import log_events
 from flintlock.monitoring.blocking_jobs import BlockingJobs
 from flintlock.monitoring.current_job import BLOCKING_WORK_S, CurrentJob
+from flintlock.monitoring.standstill import Standstill, StandstillLimit
 
 log = structlog.get_logger()
 
@@ -30,6 +32,7 @@ WARN_AFTER_S: Final = 0.25
 _WINDOW_S: Final = 60.0  # the gauge shows the longest delay of the last one to two windows
 _WARNING_INTERVAL_S: Final = 10.0
 _MAX_FRAMES: Final = 12
+_WORKING_PART: Final = 0.1  # of the CPU time, of a piece of work that computes; it may share the CPU with much else
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -44,13 +47,16 @@ class BlockingJobWatcher:
         self._begun_s = 0.0  # the CPU time of the loop's thread when it was first seen
         self._record: Path | None = None  # while it blocks
 
-    def inspect(self, thread: int) -> None:
-        """Check what the loop works on. `thread` is the loop's."""
+    def inspect(self, thread: int, limit_s: float = math.inf) -> None:
+        """Record what the loop works on if that takes too long: the watcher's limit, or `limit_s`, if that is less.
+
+        `thread` is the loop's.
+        """
         serial, job_id, cpu_s = self._current.serial, self._current.job_id, _cpu_time_s(thread)
         if serial != self._serial or job_id is None:
             self._serial, self._begun_s = serial, cpu_s
             self._end()
-        elif self._record is None and cpu_s - self._begun_s >= self._limit_s:
+        elif self._record is None and cpu_s - self._begun_s >= min(self._limit_s, limit_s):
             log.error(log_events.BLOCKING_JOB_RECORDED, job_id=job_id, seconds=round(cpu_s - self._begun_s, 1))
             try:
                 self._record = self._blocking.begin(job_id)
@@ -87,7 +93,10 @@ class LoopMonitor:
         *,
         warn_after_s: float = WARN_AFTER_S,
         watcher: BlockingJobWatcher | None = None,
+        limit: StandstillLimit | None = None,
     ) -> None:
+        """Measure, warn and record; `limit` ends a process whose loop stands still for too long."""
+        self._limit: Final = limit
         self._warn_after_s: Final = warn_after_s
         self._watcher: Final = watcher
         self._delays: Final = (
@@ -162,7 +171,8 @@ class LoopMonitor:
         self._next_warning_s, self._unreported = now_s + _WARNING_INTERVAL_S, 0
 
     def _watch(self, thread: int) -> None:
-        """The thread: remember what the loop does while it is late."""
+        """The thread: remember what the loop does while it is late, and end the process if that lasts too long."""
+        standstill = Standstill()
         while not self._stopped.wait(self._warn_after_s / 4):
             if self._watcher is not None:
                 self._watcher.inspect(thread)
@@ -170,3 +180,16 @@ class LoopMonitor:
             if time.monotonic() - self._due_s > self._warn_after_s / 2 and frame is not None and not self._stack:
                 summary = traceback.extract_stack(frame, _MAX_FRAMES)
                 self._stack = [f"{entry.name} ({entry.filename}:{entry.lineno})" for entry in reversed(summary)]
+            standing_s = standstill.look(time.monotonic(), self._due_s)
+            if self._limit is not None and standing_s >= self._limit.seconds():
+                self._end_process(self._limit, thread, standing_s)
+                return
+
+    def _end_process(self, limit: StandstillLimit, thread: int, standing_s: float) -> None:
+        """End the process, and leave a record of the job that the loop works on, unless it waits for the machine."""
+        if self._watcher is not None:
+            self._watcher.inspect(thread, limit_s=standing_s * _WORKING_PART)
+        where = f": in {' < '.join(self._stack)}" if self._stack else ""
+        limit.end(
+            f"its event loop has stood still for {standing_s:.1f} s, so that it can neither act nor be replaced{where}"
+        )

@@ -58,11 +58,10 @@ class ActiveWorkers:
         """Start and release workers until cancelled. Those that run then are the next leader's."""
         async with asyncio.TaskGroup() as scope:
             self._scope = scope
-            if self._driver.taken_over:
-                log.info(log_events.WORKERS_TAKEN_OVER, task_managers=self._driver.taken_over)
-            self._workers.take_over(self._driver.taken_over, _now_s())
             scope.create_task(self._watch_ends(), name="worker-ends")
+            scope.create_task(self._watch_found(), name="workers-found")
             try:
+                await self._take_over()
                 while True:
                     self._changed.clear()
                     self._perform(self._workers.decide(self._slots.missing_workers, self._slots.idle_since_s, _now_s()))
@@ -92,6 +91,13 @@ class ActiveWorkers:
         self._perform(self._workers.left(task_manager, reason, returns=returns, now_s=_now_s()))
 
     # Inside
+
+    async def _take_over(self) -> None:
+        """Expect the workers of earlier leaders: until they are known, none is started in their place."""
+        found = await self._driver.taken_over()
+        if found:
+            log.info(log_events.WORKERS_TAKEN_OVER, task_managers=found)
+        self._workers.take_over(found, _now_s())
 
     async def _wait(self) -> None:
         due_s = self._workers.next_due_s(self._slots.idle_since_s, _now_s())
@@ -147,6 +153,13 @@ class ActiveWorkers:
                 await asyncio.sleep(_RELEASE_RETRY_S)
         self._workers.released(worker)
         self.wake()
+
+    async def _watch_found(self) -> None:
+        while True:
+            found = await self._driver.found()
+            log.info(log_events.WORKERS_TAKEN_OVER, task_managers=(found,))
+            self._workers.take_over((found,), _now_s())
+            self.wake()
 
     async def _watch_ends(self) -> None:
         while True:

@@ -38,9 +38,8 @@ def capacity_of(offer: TaskManagerRegistration) -> Capacity:
     return Capacity(offer.slots, float(offer.hardware.cpu_cores), offer.hardware.physical_memory)
 
 
-def need(request: SlotRequest, slots: int, whole: Capacity) -> Resources:
-    """Return what a request takes of a TaskManager if it is granted that many slots."""
-    asked = request.resources
+def need(asked: Resources | None, slots: int, whole: Capacity) -> Resources:
+    """Return what a request or an attempt takes of a TaskManager with that many slots; None: their share."""
     cpu = asked.cpu if asked is not None and asked.cpu else whole.cpu * slots / whole.slots
     memory = asked.memory if asked is not None and asked.memory else whole.memory * slots // whole.slots
     return Resources(cpu=cpu, memory=memory)
@@ -65,8 +64,19 @@ def could_serve(whole: Capacity, request: SlotRequest) -> bool:
     if slots is None:
         return False
     return request.resources is None or enough(
-        Resources(cpu=whole.cpu, memory=whole.memory), need(request, slots, whole), whole
+        Resources(cpu=whole.cpu, memory=whole.memory), need(request.resources, slots, whole), whole
     )
+
+
+def could_become_free(whole: Capacity, endless: Capacity, request: SlotRequest) -> bool:
+    """Return whether a TaskManager could serve the request once everything but its streaming queries has ended."""
+    if not endless.slots:
+        return could_serve(whole, request)
+    slots = request.slots if request.slots is not None else request.at_most
+    if slots is None or slots > whole.slots - endless.slots:
+        return False
+    left = Resources(cpu=whole.cpu - endless.cpu, memory=whole.memory - endless.memory)
+    return enough(left, need(request.resources, slots, whole), whole)
 
 
 class CapacityClasses:

@@ -189,11 +189,9 @@ class ResourceManagerCore:
 
     # Jobs
 
-    def declare(
-        self, requirements: ResourceRequirements, now_ms: int, now_s: float = 0.0
-    ) -> list[ResourceManagerEffect]:
+    def declare(self, requirements: ResourceRequirements, now_s: float) -> list[ResourceManagerEffect]:
         """Replace all requests of a job. Those in both declarations keep their slots or their place."""
-        self.slots.declare(requirements, now_ms, now_s)
+        self.slots.declare(requirements, now_s)
         return self._settle(now_s)
 
     # Views
@@ -202,7 +200,7 @@ class ResourceManagerCore:
         """Return all TaskManagers, and the waiting requests in order."""
         return ResourceOverview(
             task_managers=tuple(self._info(tm, now_s, now_ms) for tm in self._task_managers.values()),
-            waiting=self.slots.waiting(),
+            waiting=self.slots.waiting(now_s, now_ms),
         )
 
     # Inside

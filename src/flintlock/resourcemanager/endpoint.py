@@ -162,7 +162,7 @@ class ResourceManager:
     async def declare_requirements(self, message: ResourceRequirements) -> None:
         """Replace all requests of a job. Idempotent."""
         self._require_term()
-        self._perform(self._core.declare(message, self._clock_ms(), _now_s()))
+        self._perform(self._core.declare(message, _now_s()))
 
     # For other components
 
@@ -355,7 +355,7 @@ class ResourceManager:
                 self._perform(self._core.lose(task_manager, incarnation.instance, reason, _now_s()))
 
     def _forget_job(self, job_id: JobId) -> None:
-        self._perform(self._core.declare(ResourceRequirements(job_id=job_id), self._clock_ms(), _now_s()))
+        self._perform(self._core.declare(ResourceRequirements(job_id=job_id), _now_s()))
 
     def _starting(self) -> int:
         return 0 if self._workers is None else self._workers.starting()

@@ -70,7 +70,7 @@ class FreeSlots:
             return None
         task_manager, slots = found
         entry = self._entries[task_manager]
-        taken = need(request, slots, entry.whole)
+        taken = need(request.resources, slots, entry.whole)
         left = Resources(cpu=entry.left.cpu - taken.cpu, memory=entry.left.memory - taken.memory)
         self.put(task_manager, free=entry.free - slots, left=left, whole=entry.whole)
         return task_manager
@@ -103,7 +103,7 @@ class FreeSlots:
 
     def _has_resources(self, name: TaskManagerId, request: SlotRequest, slots: int) -> bool:
         entry = self._entries[name]
-        return enough(entry.left, need(request, slots, entry.whole), entry.whole)
+        return enough(entry.left, need(request.resources, slots, entry.whole), entry.whole)
 
     @staticmethod
     def _in(index: dict[int, dict[TaskManagerId, None]], keys: Iterable[int]) -> Iterable[TaskManagerId]:

@@ -25,7 +25,7 @@ class QueuedRequest(Struct, eq=False):
     job_id: JobId
     spec: SlotRequest  # as declared
     place: Place
-    since_ms: int
+    since_s: float  # on the loop's clock, which is never set
     grant: SlotGrant | None = None
     reported_unservable: bool = False  # whether its job was sent NoResources
 

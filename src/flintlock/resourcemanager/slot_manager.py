@@ -2,12 +2,17 @@
 
 Requests are served by priority, the highest first. Among jobs of one priority the one that was submitted first goes
 first, whenever it declares its requests and whichever leader serves it, and a job's own requests in the order in which
-it declared them. Order is strict: the first request that a
-registered TaskManager could serve waits for its slots, and no other overtakes it, so a large request is not starved by
-small ones. The exception is a request that no registered TaskManager could serve even when idle: it is unservable, and
-waits apart, with its place, until such a TaskManager registers. If none is to be expected, its job is notified, once
-(`NoResources`): in standalone mode when the cluster had its time to start up, in active mode when a fresh worker could
-not serve it either. A TaskManager that was lost is given the same time to come back.
+it declared them. Order is strict: the first request that a registered TaskManager could serve waits for its slots, and
+no other overtakes it, so a large request is not starved by small ones. Two kinds of requests wait apart, with their
+places:
+
+- Unservable: no registered TaskManager could serve it even when idle. It waits until such a TaskManager registers. If
+  none is to be expected, its job is notified, once (`NoResources`): in standalone mode when the cluster had its time to
+  start up, in active mode when a fresh worker could not serve it either. A TaskManager that was lost is given the same
+  time to come back.
+- Behind streaming: streaming queries use slots that it needs. They do not end by themselves, so all later jobs would
+  wait with it for ever. It returns to the queue when such a query ends or a TaskManager registers. Only what ends
+  overtakes it, and further queries of streaming jobs that run: another streaming job could keep it waiting for ever.
 
 Requests are levels, not events. A request stays in force until a declaration no longer contains it; if its TaskManager
 is lost before that, it waits again, at its old place, and its job (which is notified of the loss first) takes the new
@@ -27,7 +32,7 @@ from typing import Final
 from msgspec import Struct
 
 from flintlock.model.errors import InvariantBroken, Refused
-from flintlock.model.ids import AttemptId, JobId, RequestId, TaskManagerId
+from flintlock.model.ids import AttemptId, JobId, TaskManagerId
 from flintlock.model.jobgraph import Resources
 from flintlock.model.slots import (
     AllocatedSlot,
@@ -44,12 +49,13 @@ from flintlock.resourcemanager.capacity import (
     CapacityClasses,
     asked_for,
     capacity_of,
+    could_become_free,
     could_serve,
-    need,
     room_for,
     total,
 )
 from flintlock.resourcemanager.free_slots import FreeSlots
+from flintlock.resourcemanager.pool import Pool
 from flintlock.resourcemanager.request_queue import Place, QueuedJob, QueuedRequest, RequestQueue
 from flintlock.resourcemanager.workers import missing_workers
 
@@ -72,32 +78,19 @@ class Counts(Struct, frozen=True, kw_only=True):
     waiting: int = 0
 
 
-class _Pool(Struct):
-    """The slots of one registered TaskManager."""
-
-    offer: TaskManagerRegistration
-    whole: Capacity
-    free: list[int]
-    left: Resources
-    idle_since_s: float
-    ready: bool = True
-    requests: dict[tuple[JobId, RequestId], QueuedRequest] = {}
-    carried: dict[AttemptId, tuple[int, ...]] = {}  # runs since before this leader, and is not claimed yet
-    heartbeat: int = 0  # the latest one: it lists what is carried
-
-
 class SlotManager:
     """Equal calls in equal order give equal answers. Decisions are made by `allocate`, whatever led to them."""
 
     def __init__(self, rules: SlotRules) -> None:
         self._rules: Final = rules
-        self._pools: dict[TaskManagerId, _Pool] = {}
+        self._pools: dict[TaskManagerId, Pool] = {}
         self._classes: Final = CapacityClasses()
         self._free: Final = FreeSlots(spread=rules.spread)
         self._jobs: dict[JobId, QueuedJob] = {}  # added by the first declaration, removed by an empty one
         self._numbers = 0
         self._queue: Final = RequestQueue()
         self._unservable: Final = RequestQueue()  # requests that no registered TaskManager could serve
+        self._behind_streaming: Final = RequestQueue()  # requests for slots that streaming queries use
         self._claims: dict[TaskManagerId, list[QueuedRequest]] = {}  # each waits for one TaskManager, in no queue
         self._unreported: list[QueuedRequest] = []  # unservable, their jobs not notified; emptied by give_up
         self._expected_until_s = math.inf
@@ -128,12 +121,15 @@ class SlotManager:
         """Add a TaskManager; its slots are free except for those of the attempts that its heartbeat carries over."""
         whole = capacity_of(offer)
         left = Resources(cpu=whole.cpu, memory=whole.memory)
-        carried = {item.attempt: item.slots for item in carries}
-        taken = {slot for slots in carried.values() for slot in slots}
+        carried = {item.attempt: item for item in carries}
+        taken = {slot for item in carried.values() for slot in item.slots}
         free = [slot for slot in range(offer.slots) if slot not in taken]
-        pool = _Pool(offer, whole, free, left, now_s, carried=carried, heartbeat=heartbeat)
+        pool = Pool(offer, whole, free, left, now_s, carried=carried, heartbeat=heartbeat)
+        for item in carried.values():
+            pool.take_resources(item.resources, len(item.slots))
         self._pools[offer.id] = pool
         self._index(pool)
+        self._queue_again()
         if self._classes.add(whole) or len(self._pools) == 1:
             self._reclassify()
 
@@ -146,6 +142,7 @@ class SlotManager:
         for request in pool.requests.values():
             request.grant = None
             self._wait(request)
+        self._queue_again()
         if self._classes.remove(pool.whole) or not self._pools:
             self._reclassify()
         return list(dict.fromkeys(job_id for job_id, _ in pool.requests))
@@ -163,7 +160,7 @@ class SlotManager:
         here = {item.attempt for item in reported}
         ended = [attempt for attempt in pool.carried if attempt not in here]
         for attempt in ended:
-            pool.free += pool.carried.pop(attempt)
+            pool.free += pool.uncarry(attempt)
         if ended:
             self._index(pool)
         return bool(ended)
@@ -216,7 +213,7 @@ class SlotManager:
 
     # Jobs
 
-    def declare(self, requirements: ResourceRequirements, now_ms: int, now_s: float) -> None:
+    def declare(self, requirements: ResourceRequirements, now_s: float) -> None:
         """Replace all requests of a job. Those in both declarations keep their slots or their place."""
         job = self._jobs.get(requirements.job_id)
         if job is None:
@@ -235,7 +232,7 @@ class SlotManager:
         for spec in declared.values():
             if spec.id not in job.requests:
                 place = self._place(job)
-                request = job.requests[spec.id] = QueuedRequest(requirements.job_id, spec, place, now_ms)
+                request = job.requests[spec.id] = QueuedRequest(requirements.job_id, spec, place, now_s)
                 self._wait(request)
         if not job.requests:
             del self._jobs[requirements.job_id]
@@ -244,11 +241,15 @@ class SlotManager:
         """Serve the queue, from its head, for as long as the head can be served."""
         grants: list[SlotGrant] = []
         while (request := self._queue.head()) is not None:
-            found = self._free.find(request.spec)
-            if found is None:
+            waits = self._waits_its_turn(request)
+            found = None if waits else self._free.find(request.spec)
+            if found is None and not waits and self._could_become_free(request.spec):
                 break
             self._queue.remove(request.place)
-            grants.append(self._grant(request, *found))
+            if found is None:
+                self._behind_streaming.add(request)
+            else:
+                grants.append(self._grant(request, *found))
         return grants
 
     def give_up(self, now_s: float) -> list[NoResources]:
@@ -286,24 +287,25 @@ class SlotManager:
             task_managers=len(pools),
             slots=sum(pool.whole.slots for pool in pools),
             free_slots=sum(len(pool.free) for pool in pools),
-            waiting=len(self._queue) + len(self._unservable),
+            waiting=sum(len(queue) for queue in self._queues()),
         )
 
     def remembered(self) -> int:
         """Return the number of stored places, including those of removed requests; 0 once no request waits."""
-        return self._queue.remembered() + self._unservable.remembered()
+        return sum(queue.remembered() for queue in self._queues())
 
-    def waiting(self) -> tuple[WaitingRequest, ...]:
-        """Return the waiting requests, in order."""
+    def waiting(self, now_s: float, now_ms: int) -> tuple[WaitingRequest, ...]:
+        """Return the waiting requests, in order. The wall clock shows `now_ms`, whatever it showed before."""
         return tuple(
             WaitingRequest(
                 job_id=request.job_id,
                 request=request.spec.id,
                 slots=request.spec.slots,
                 resources=request.spec.resources,
-                since_ms=request.since_ms,
+                since_ms=now_ms - round((now_s - request.since_s) * 1000),
                 name=self._jobs[request.job_id].name,
                 priority=self._jobs[request.job_id].priority,
+                behind_streaming=request.place in self._behind_streaming and not request.spec.endless,
             )
             for request in self._all_waiting()
         )
@@ -326,7 +328,7 @@ class SlotManager:
         cluster allow.
         """
         fresh = self._rules.fresh
-        if fresh is None or at_most <= 0 or not (self._queue or self._unservable):
+        if fresh is None or at_most <= 0 or not any(self._queues()):
             return 0
         there = total([*(pool.whole for pool in self._pools.values()), *[fresh] * coming])
         return missing_workers(
@@ -340,14 +342,14 @@ class SlotManager:
 
     # Inside
 
-    def _serve_claim(self, request: QueuedRequest, pool: _Pool) -> SlotGrant | NoResources:
+    def _serve_claim(self, request: QueuedRequest, pool: Pool) -> SlotGrant | NoResources:
         claim = request.spec.claim
         if claim is None:
             raise InvariantBroken(f"request {request.spec.id} of job {request.job_id} claims nothing")
         if claim.instance != pool.offer.instance or claim.attempt not in pool.carried:
             reason = f"TaskManager {claim.task_manager} has registered again without the task"
             return NoResources(job_id=request.job_id, request=request.spec.id, reason=reason)
-        return self._assign(request, pool, pool.carried.pop(claim.attempt), listed_by=pool.heartbeat)
+        return self._assign(request, pool, pool.uncarry(claim.attempt), listed_by=pool.heartbeat)
 
     def _wait(self, request: QueuedRequest) -> None:
         if request.spec.claim is not None:
@@ -368,28 +370,54 @@ class SlotManager:
             return False
         return request.place in self._unservable and bool(self._pools or fresh is not None)
 
+    def _waits_its_turn(self, request: QueuedRequest) -> bool:
+        """Return whether a streaming query must not overtake what waits behind others: it would not end either.
+
+        One whose job has slots already may: the job does its work only when all of its queries run.
+        """
+        first = self._behind_streaming.head()
+        if not request.spec.endless or first is None or request.place < first.place:
+            return False
+        return not any(each.grant is not None for each in self._jobs[request.job_id].requests.values())
+
+    def _could_become_free(self, spec: SlotRequest) -> bool:
+        """Return whether a TaskManager could serve it once everything but streaming queries has ended."""
+        if not self._pools:
+            return True
+        return any(could_become_free(pool.whole, pool.endless(), spec) for pool in self._pools.values())
+
+    def _queue_again(self) -> None:
+        """Let requests for slots that streaming queries used wait at their place again."""
+        for request in self._behind_streaming.all():
+            self._behind_streaming.remove(request.place)
+            self._queue.add(request)
+
     def _reclassify(self) -> None:
         """Divide all waiting requests again into servable and unservable ones."""
-        waiting = [*self._queue.all(), *self._unservable.all()]
-        self._queue.replace(())
-        self._unservable.replace(())
+        waiting = [request for queue in self._queues() for request in queue.all()]
+        for queue in self._queues():
+            queue.replace(())
         self._unreported = []
         for request in waiting:
             self._wait(request)
 
     def _withdraw(self, request: QueuedRequest, now_s: float) -> None:
         if request.grant is None:
-            self._queue.remove(request.place)
-            self._unservable.remove(request.place)
+            if request.place in self._behind_streaming:
+                self._queue_again()
+            for queue in self._queues():
+                queue.remove(request.place)
             self._unclaim(request)
             return
         pool = self._pools[request.grant.task_manager]
-        self._take_resources(pool, request, -len(request.grant.slots))
+        pool.take_resources(request.spec.resources, -len(request.grant.slots))
         pool.free += request.grant.slots
         del pool.requests[request.job_id, request.spec.id]
         pool.idle_since_s = now_s
         request.grant = None
         self._index(pool)
+        if request.spec.endless:
+            self._queue_again()
 
     def _unclaim(self, request: QueuedRequest) -> None:
         claim = request.spec.claim
@@ -406,9 +434,9 @@ class SlotManager:
         return self._assign(request, pool, tuple(taken))
 
     def _assign(
-        self, request: QueuedRequest, pool: _Pool, slots: tuple[int, ...], listed_by: int | None = None
+        self, request: QueuedRequest, pool: Pool, slots: tuple[int, ...], listed_by: int | None = None
     ) -> SlotGrant:
-        self._take_resources(pool, request, len(slots))
+        pool.take_resources(request.spec.resources, len(slots))
         request.grant = SlotGrant(
             job_id=request.job_id,
             request=request.spec.id,
@@ -422,12 +450,7 @@ class SlotManager:
         self._index(pool)
         return request.grant
 
-    def _take_resources(self, pool: _Pool, request: QueuedRequest, slots: int) -> None:
-        """Subtract what the request takes with this many slots; a negative number returns it."""
-        needed, sign = need(request.spec, abs(slots), pool.whole), 1 if slots > 0 else -1
-        pool.left = Resources(cpu=pool.left.cpu - sign * needed.cpu, memory=pool.left.memory - sign * needed.memory)
-
-    def _index(self, pool: _Pool) -> None:
+    def _index(self, pool: Pool) -> None:
         if pool.ready:
             self._free.put(pool.offer.id, free=len(pool.free), left=pool.left, whole=pool.whole)
         else:
@@ -436,9 +459,10 @@ class SlotManager:
     def _reorder(self, job: QueuedJob, priority: int) -> None:
         """Move a job's requests to other places. New numbers, in the old order: no place is ever used twice."""
         job.priority = priority
+        self._queue_again()
         for request in sorted(job.requests.values(), key=lambda request: request.place):
             former, request.place = request.place, self._place(job)
-            for queue in (self._queue, self._unservable):
+            for queue in self._queues():
                 if former in queue:
                     queue.remove(former)
                     queue.add(request)
@@ -447,9 +471,13 @@ class SlotManager:
         return (-job.priority, job.submitted_ms, job.number, self._number())
 
     def _all_waiting(self) -> list[QueuedRequest]:
-        if not len(self._unservable):
+        if not len(self._unservable) and not len(self._behind_streaming):
             return self._queue.in_order()
-        return sorted([*self._queue.all(), *self._unservable.all()], key=lambda request: request.place)
+        everything = (request for queue in self._queues() for request in queue.all())
+        return sorted(everything, key=lambda request: request.place)
+
+    def _queues(self) -> tuple[RequestQueue, ...]:
+        return self._queue, self._unservable, self._behind_streaming
 
     def _unservable_reason(self, spec: SlotRequest) -> str:
         exists = f"registered: {self._classes}" if self._pools else "no TaskManager is registered"
@@ -465,7 +493,7 @@ class SlotManager:
         return self._numbers
 
 
-def _is_claimed_of(request: QueuedRequest, pool: _Pool) -> bool:
+def _is_claimed_of(request: QueuedRequest, pool: Pool) -> bool:
     """Return whether a claim is one of the slots of the TaskManager at that address."""
     claim = request.spec.claim
     return claim is None or claim.address in ("", pool.offer.address)

@@ -120,8 +120,9 @@ class Workers:
     # Events
 
     def take_over(self, workers: Iterable[TaskManagerId], now_s: float) -> None:
-        """These workers of an earlier leader run: they are expected to register."""
-        self._starting.update(dict.fromkeys(workers, now_s))
+        """These workers of an earlier leader run: they are expected to register, unless they have done so already."""
+        known = self._serving.keys() | self._releasing
+        self._starting.update({worker: now_s for worker in workers if worker not in known})
 
     def started(self, worker: TaskManagerId, now_s: float) -> None:
         """The driver has started a worker."""

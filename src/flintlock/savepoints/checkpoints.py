@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,6 +39,11 @@ def committed_batch(checkpoint: Path) -> int | None:
     return latest_batch(_names(checkpoint / "commits"))
 
 
+def planned_batch(checkpoint: Path) -> int | None:
+    """Return the last batch that a query has planned; None if there is none."""
+    return latest_batch(_names(checkpoint / "offsets"))
+
+
 def latest_sink_batch(target: str) -> int | None:
     """Return the last batch in the log of a file sink; None if it has none, or is not on a local file system."""
     try:
@@ -44,12 +52,47 @@ def latest_sink_batch(target: str) -> int | None:
         return None
 
 
+def commit_entry(checkpoint: Path, batch: int) -> str:
+    """Return the entry of a batch in the log of commits; "" if there is none."""
+    try:
+        return (checkpoint / "commits" / str(batch)).read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def snapshot_metadata(file: Path) -> dict[str, Any]:
+    """Return what RocksDB's snapshot says of itself. Raises ValueError if it cannot be read, OSError."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return _document(archive.read("metadata").partition(b"\n")[2])
+    except (KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{file.name} is not a snapshot of RocksDB: {error}") from error
+
+
+def files_of_snapshot(metadata: dict[str, Any]) -> Iterator[str]:
+    """Yield the files that RocksDB's snapshot names, relative to the directory of the snapshot."""
+    for key, name, directory in (("sstFiles", "dfsSstFileName", "SSTs"), ("logFiles", "dfsLogFileName", "logs")):
+        files: object = metadata.get(key)
+        for file in cast("list[object]", files) if isinstance(files, list) else []:
+            found = cast("dict[str, object]", file).get(name) if isinstance(file, dict) else None
+            if isinstance(found, str):
+                yield f"{directory}/{found}"
+
+
 def files_below(directory: Path) -> list[str]:
-    """Return the paths of all files below a directory, relative to it."""
+    """Return the paths of all files below a directory, relative to it. Raises OSError if one cannot be listed.
+
+    A directory that is not there, or is removed meanwhile, has no files.
+    """
     found: list[str] = []
-    for parent, _, names in os.walk(directory):
+    for parent, _, names in os.walk(directory, onerror=_raise_unless_missing):
         found.extend(os.path.relpath(os.path.join(parent, name), directory) for name in names)  # noqa: PTH118
     return found
+
+
+def _raise_unless_missing(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def query_id(metadata: bytes) -> str:

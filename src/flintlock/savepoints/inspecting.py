@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, cast
@@ -12,11 +11,13 @@ from typing import Any, Final, cast
 from msgspec import Struct
 
 from flintlock.model.streaming.savepoints import QUERIES, SavepointManifest
+from flintlock.savepoints.checkpoints import snapshot_metadata
 
 _STORE: Final = re.compile(
     r"state/(?P<operator>\d+)/(?P<store>\d+(?:/[^/]+)?)/(?P<version>\d+)(?:_[0-9a-f-]+)?\.(?P<kind>\w+)"
 )
-_SCHEMA: Final = re.compile(r"state/(?P<operator>\d+)/(?:_metadata/schema|_stateSchema/[^/]+/.+)")
+# Spark has it in the store of the first partition; of operators with several stores in each of these, or beside all.
+_SCHEMA: Final = re.compile(r"state/(?P<operator>\d+)/(?:(?:\d+/(?:[^/]+/)?)?_metadata/schema|_stateSchema/[^/]+/.+)")
 _STRUCT: Final = '{"type":"struct"'
 
 
@@ -31,11 +32,12 @@ class SavedState(Struct, frozen=True, kw_only=True):
     schemas: tuple[str, ...] = ()  # of keys and values, each once
 
 
-def saved_states(savepoint: Path, manifest: SavepointManifest) -> tuple[SavedState, ...]:
-    """Return what is in the state of each query of a savepoint. Files that cannot be read are left out."""
-    return tuple(
-        state for query in manifest.queries for state in _states(savepoint / QUERIES / query.uid, query.uid, manifest)
-    )
+def saved_states(queries: Path, manifest: SavepointManifest) -> tuple[SavedState, ...]:
+    """Return what is in the state of each query of a savepoint. Files that cannot be read are left out.
+
+    `queries`: the directory that has one directory for each uid.
+    """
+    return tuple(state for query in manifest.queries for state in _states(queries / query.uid, query.uid, manifest))
 
 
 def schemas_in(data: bytes) -> tuple[str, ...]:
@@ -84,11 +86,9 @@ def _states(place: Path, uid: str, manifest: SavepointManifest) -> Iterator[Save
 def _rows(file: Path) -> int | None:
     """Return the number of rows that RocksDB notes in its snapshot; None if it notes none."""
     try:
-        with zipfile.ZipFile(file) as archive:
-            noted: object = json.loads(archive.read("metadata").decode().partition("\n")[2])
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile):
+        keys: object = snapshot_metadata(file).get("numKeys")
+    except (OSError, ValueError):
         return None
-    keys = cast("dict[str, object]", noted).get("numKeys") if isinstance(noted, dict) else None
     return keys if isinstance(keys, int) and keys >= 0 else None
 
 

@@ -32,7 +32,8 @@ from flintlock.model.streaming.savepoints import (
     decode_manifest,
     restore_problems,
 )
-from flintlock.savepoints.checkpoints import committed_batch, files_below, is_local, latest_sink_batch, local_path
+from flintlock.savepoints.checkpoints import files_below, is_local, latest_sink_batch, local_path
+from flintlock.savepoints.kept_checkpoints import kept_checkpoints, read_checkpoints
 from flintlock.savepoints.rewinding import planned_rewind, rewind_sink
 from flintlock.savepoints.writing import (
     hash_file,
@@ -48,6 +49,13 @@ RESTORED: Final = "_restored"
 """The file in the directory of a job's checkpoints that says that all of the savepoint is there."""
 
 
+class RestorePoint(Struct, frozen=True, kw_only=True):
+    """What a savepoint, or what is taken for one, consists of."""
+
+    manifest: SavepointManifest
+    queries: Path  # the directory that has one directory for each uid
+
+
 class Restore(Struct, frozen=True, kw_only=True):
     """What a job is restored from, and how."""
 
@@ -57,13 +65,34 @@ class Restore(Struct, frozen=True, kw_only=True):
     rewind_sinks: bool = False  # what file sinks have got after the savepoint is moved out of them
 
 
+def restore_point(path: Path) -> RestorePoint:
+    """Return what a job can begin from: a savepoint, or the checkpoints that a job has left.
+
+    Raises Invalid if it is neither, or not complete; Unavailable if its storage cannot be read now.
+    """
+    try:
+        kept = None if (path / MANIFEST).exists() else kept_checkpoints(path)
+        if kept is not None:
+            return RestorePoint(manifest=read_checkpoints(kept), queries=kept)
+    except PermissionError:
+        pass  # of which reading a manifest says more
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be read: {error.strerror}") from error
+    return RestorePoint(manifest=read_savepoint(path), queries=path / QUERIES)
+
+
 def read_savepoint(path: Path) -> SavepointManifest:
-    """Return the manifest of a savepoint whose files are there. Raises Invalid if it is none, or not complete."""
+    """Return the manifest of a savepoint whose files are there. Raises Invalid if it is none, or not complete.
+
+    Raises Unavailable if the storage that it is on cannot be read now.
+    """
     try:
         manifest = decode_manifest((path / MANIFEST).read_bytes())
         found = {name: (path / name).lstat().st_size for name in files_below(path) if name != MANIFEST}
-    except OSError as error:
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
         raise Invalid(f"{path} is not a savepoint that the JobManager can read: {error.strerror}") from error
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be read: {error.strerror}") from error
     except (Corrupt, Incompatible) as error:
         raise Invalid(f"{path}: {error.public}") from error
     hashes = {file.path: file.sha256 for file in manifest.files}
@@ -79,8 +108,8 @@ def check_restore(job: JobGraph, restore: Restore, spark: str, *, stopped: bool 
     `stopped`: it will be restored from where the saved job is stopped, of which this savepoint only has the shape: no
     sink is ahead of that, and no source has removed what comes after it.
     """
-    manifest = read_savepoint(restore.path)
-    sinks = {} if stopped else _sink_batches(job)
+    manifest = restore_point(restore.path).manifest
+    sinks = {} if stopped else sink_batches(job)
     if restore.rewind_sinks:
         sinks = {uid: _rewound(job, manifest, uid, at) for uid, at in sinks.items()}
     if stopped:
@@ -98,32 +127,12 @@ def check_restore(job: JobGraph, restore: Restore, spark: str, *, stopped: bool 
         raise Invalid(f"the job cannot be restored from {restore.path}: {text}", problems=tuple(problems))
 
 
-def has_gone_on(job: JobGraph, savepoint: Path, checkpoints: Path) -> bool:
-    """Return whether a query of a job has committed a batch after its savepoint, or that cannot be found out.
-
-    A batch that a file sink has in its log counts, too: another query would skip it.
-    """
-    try:
-        manifest = read_savepoint(savepoint)
-    except Invalid:
-        return True
-    sinks = _sink_batches(job)
-    for vertex in job.vertices:
-        if vertex.query is None:
-            continue
-        saved = manifest.query(vertex.uid)
-        at = -1 if saved is None else saved.batch
-        committed, written = committed_batch(checkpoints / vertex.uid), sinks.get(vertex.uid)
-        if committed is not None and committed > at:
-            return True
-        if saved is not None and written is not None and written > at:
-            return True
-    return False
-
-
 def is_restored(checkpoints: Path) -> bool:
-    """Return whether nothing is left to do for a job with these checkpoints."""
-    return (checkpoints / RESTORED).exists()
+    """Return whether nothing is left to do for a job with these checkpoints. Raises Unavailable if it cannot say."""
+    try:
+        return (checkpoints / RESTORED).exists()
+    except OSError as error:
+        raise Unavailable(f"{checkpoints} cannot be read: {error.strerror}") from error
 
 
 def restore_job(job: JobGraph, restore: Restore, *, checkpoints: Path, new_id: str) -> None:
@@ -133,7 +142,8 @@ def restore_job(job: JobGraph, restore: Restore, *, checkpoints: Path, new_id: s
     """
     if is_restored(checkpoints):
         return
-    manifest = read_savepoint(restore.path)
+    point = restore_point(restore.path)
+    manifest = point.manifest
     try:
         if restore.rewind_sinks:
             for uid, place in _local_sinks(job).items():
@@ -145,7 +155,7 @@ def restore_job(job: JobGraph, restore: Restore, *, checkpoints: Path, new_id: s
             saved = None if vertex.query is None else manifest.query(vertex.uid)
             if saved is not None and not (checkpoints / saved.uid).exists():
                 query_id = None if restore.claim else f"{new_id[:-4]}{number:04x}"
-                _restore_query(manifest, saved, restore.path, checkpoints, query_id=query_id, unique=new_id[:8])
+                _restore_query(point, saved, checkpoints, query_id=query_id, unique=new_id[:8])
         owner = _other_owner(checkpoints.parent)
         if owner is not None:
             os.chown(checkpoints, *owner)
@@ -158,9 +168,8 @@ def restore_job(job: JobGraph, restore: Restore, *, checkpoints: Path, new_id: s
 
 
 def _restore_query(
-    manifest: SavepointManifest,
+    point: RestorePoint,
     saved: SavedQuery,
-    savepoint: Path,
     checkpoints: Path,
     *,
     query_id: str | None,
@@ -173,15 +182,17 @@ def _restore_query(
 
     def restored(file: SavepointFile) -> None:
         target = hidden / file.path.removeprefix(prefix)
-        link_or_copy(savepoint / file.path, target, link=owner is None)
+        link_or_copy(point.queries / file.path.removeprefix(f"{QUERIES}/"), target, link=owner is None)
         with opened(target) as descriptor:
             digest, _ = hash_file(descriptor)
             os.fsync(descriptor)
-        if digest != file.sha256:
-            raise Invalid(f"the savepoint {savepoint} is damaged: {file.path} has another content than was saved")
+        if file.sha256 and digest != file.sha256:
+            raise Invalid(
+                f"the savepoint {point.queries.parent} is damaged: {file.path} has another content than was saved"
+            )
 
     try:
-        in_threads(restored, [file for file in manifest.files if file.path.startswith(prefix)])
+        in_threads(restored, [file for file in point.manifest.files if file.path.startswith(prefix)])
         if query_id is not None:
             (hidden / "metadata").unlink()
             write_durably(hidden / "metadata", json.dumps({"id": query_id}).encode())
@@ -221,7 +232,7 @@ def _rewound(job: JobGraph, manifest: SavepointManifest, uid: str, at: int | Non
     return planned_rewind(place, saved.batch).batch
 
 
-def _sink_batches(job: JobGraph) -> dict[str, int | None]:
+def sink_batches(job: JobGraph) -> dict[str, int | None]:
     """Return the latest batch in the log of each file sink, by uid."""
     targets = {vertex.uid: vertex.operation.target for vertex in job.vertices if vertex.guarantee is Guarantee.SINK_LOG}
     return {uid: latest_sink_batch(target) for uid, target in targets.items() if target is not None}

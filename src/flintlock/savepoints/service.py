@@ -21,8 +21,9 @@ from flintlock.model.errors import Conflict, Forbidden, Invalid, Unavailable
 from flintlock.model.ids import TriggerId
 from flintlock.model.jobgraph import JobGraph, JobType
 from flintlock.savepoints.checkpoints import local_path
+from flintlock.savepoints.going_back import has_gone_on, way_back
 from flintlock.savepoints.removing import remove_savepoint
-from flintlock.savepoints.restoring import Restore, check_restore, has_gone_on, is_restored, restore_job
+from flintlock.savepoints.restoring import Restore, check_restore, is_restored, restore_job
 from flintlock.savepoints.writing import prepare_directory, savepoint_name, write_savepoint
 
 
@@ -79,7 +80,14 @@ class SavepointFiles:
                 raise Invalid(f"{RESTORE_PATH.key} is set, but only a streaming job begins from a savepoint")
             self._check_rewind(job)
             self._checkpoints(job)
-            await asyncio.to_thread(check_restore, job, restore, self._spark)
+            await self._check(lambda: check_restore(job, restore, self._spark))
+
+    async def _check(self, check: Callable[[], None]) -> None:
+        """Call a check that reads files. Raises what it raises, Unavailable in the place of OSError."""
+        try:
+            await asyncio.to_thread(check)
+        except OSError as error:
+            raise Unavailable(f"the savepoint cannot be checked: {error.strerror}: {error.filename}") from error
 
     def place(self, job: JobGraph, trigger_id: TriggerId) -> str:
         """Return where a savepoint is, or will be. See dispatcher.services.Savepoints."""
@@ -91,30 +99,58 @@ class SavepointFiles:
         made = Path(await self.save(former, TriggerId(uuid.uuid4().hex), ""))
         try:
             restore = Restore(path=made, allow_unclaimed=Configuration(job.config).get(RESTORE_IGNORE_UNCLAIMED))
-            await asyncio.to_thread(lambda: check_restore(job, restore, self._spark, stopped=True))
+            await self._check(lambda: check_restore(job, restore, self._spark, stopped=True))
         finally:
             await asyncio.to_thread(remove_savepoint, made)
 
-    async def may_go_back(self, job: JobGraph) -> bool:
-        """Return whether a job has not gone on from its savepoint. See dispatcher.services.Savepoints."""
+    async def way_back(self, job: JobGraph, former: JobGraph) -> str | None:
+        """Return from where the former graph may run again. See dispatcher.services.Savepoints."""
+        restore, checkpoints, unique = self._restore_of(job), self._checkpoints(job), uuid.uuid4().hex[:12]
+        if restore is None:
+            return None
+        path = restore.path
+        try:
+            found = await asyncio.to_thread(
+                lambda: way_back(job, former, savepoint=path, checkpoints=checkpoints, unique=unique)
+            )
+        except OSError as error:
+            text = f"the way back from job {job.job_id} cannot be found: {error.strerror}: {error.filename}"
+            raise Unavailable(text) from error
+        return None if found is None else str(found)
+
+    async def has_gone_on(self, job: JobGraph) -> bool:
+        """Return whether a job has a batch after its savepoint. See dispatcher.services.Savepoints."""
         restore, checkpoints = self._restore_of(job), self._checkpoints(job)
         if restore is None:
             return False
         path = restore.path
-        return await asyncio.to_thread(lambda: not has_gone_on(job, path, checkpoints))
+        try:
+            return await asyncio.to_thread(lambda: has_gone_on(job, savepoint=path, checkpoints=checkpoints))
+        except OSError as error:
+            text = f"the checkpoints of job {job.job_id} cannot be read: {error.strerror}: {error.filename}"
+            raise Unavailable(text) from error
 
-    def is_restored(self, job: JobGraph) -> bool:
+    async def is_restored(self, job: JobGraph) -> bool:
         """Return whether nothing is left to restore. See dispatcher.services.Savepoints."""
         # Without a look at the path of the savepoint: a job that is restored no longer needs it.
-        return not job.config.get(RESTORE_PATH.key) or is_restored(self._checkpoints(job))
+        if not job.config.get(RESTORE_PATH.key):
+            return True
+        return await asyncio.to_thread(is_restored, self._checkpoints(job))
 
     async def restore(self, job: JobGraph) -> None:
         """Make the checkpoints of a job from its savepoint. See dispatcher.services.Savepoints."""
-        restore, checkpoints, new_id = self._restore_of(job), self._checkpoints(job), str(uuid.uuid4())
-        if restore is not None and not is_restored(checkpoints):
-            self._check_rewind(job)
-            found = restore  # for the type checker: it is not None in the thread either
-            await asyncio.to_thread(lambda: restore_job(job, found, checkpoints=checkpoints, new_id=new_id))
+        checkpoints, new_id = self._checkpoints(job), str(uuid.uuid4())
+
+        def restore() -> None:
+            found = self._restore_of(job)
+            if found is not None and not is_restored(checkpoints):
+                self._check_rewind(job)
+                restore_job(job, found, checkpoints=checkpoints, new_id=new_id)
+
+        try:
+            await asyncio.to_thread(restore)
+        except OSError as error:
+            raise Unavailable(f"job {job.job_id} could not be restored: {error.strerror}: {error.filename}") from error
 
     def _restore_of(self, job: JobGraph) -> Restore | None:
         """Return what a job asks to be restored from; None if it starts from the beginning."""

@@ -21,8 +21,9 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -43,11 +44,14 @@ from flintlock.model.streaming.savepoints import (
     streaming_sources,
 )
 from flintlock.savepoints.checkpoints import (
+    commit_entry,
     committed_batch,
     files_below,
+    files_of_snapshot,
     latest_sink_batch,
     offsets_of,
     query_id,
+    snapshot_metadata,
     state_partitions,
 )
 
@@ -85,19 +89,21 @@ def write_savepoint(
     place = parent / name
     hidden = parent / f".{name}.{unique}"
     try:
-        if not _is_there(place, job.job_id):
+        if not is_there(place, job.job_id):
             hidden.mkdir(parents=True)
+            queries = tuple(_saved_queries(job, checkpoints, hidden))
             manifest = SavepointManifest(
                 job_id=job.job_id,
                 job_name=job.name,
                 created_ms=now_ms,
                 spark=spark,
-                queries=tuple(_saved_queries(job, checkpoints, hidden)),
+                cuts=len(queries),
+                queries=queries,
                 files=tuple(durable_files(hidden)),
             )
             write_durably(hidden / MANIFEST, encode_manifest(manifest))
             sync_directories(hidden)
-            _rename(hidden, place, job.job_id)
+            rename_savepoint(hidden, place, job.job_id)
     except OSError as error:
         shutil.rmtree(hidden, ignore_errors=True)
         raise Unavailable(f"the savepoint {place} could not be made: {error.strerror}: {error.filename}") from error
@@ -110,24 +116,25 @@ def write_savepoint(
     return place
 
 
-def _is_there(place: Path, job_id: JobId) -> bool:
-    """Return whether this savepoint is complete already. Raises Conflict if something else is there."""
+def is_there(place: Path, job_id: str) -> bool:
+    """Return whether this savepoint is complete already. Raises Conflict if something else is there, OSError."""
     if not place.exists():
         return False
     try:
         manifest = decode_manifest((place / MANIFEST).read_bytes())
-    except (OSError, Corrupt, Incompatible) as error:
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, Corrupt, Incompatible) as error:
         raise Conflict(f"{place} is there, and is no savepoint of this job") from error
     if manifest.job_id != job_id:
         raise Conflict(f"{place} is a savepoint of job {manifest.job_id}")
     return True
 
 
-def _rename(hidden: Path, place: Path, job_id: JobId) -> None:
+def rename_savepoint(hidden: Path, place: Path, job_id: str) -> None:
+    """Give a savepoint its name, unless the same one has it. Raises OSError, Conflict if something else has it."""
     try:
         hidden.rename(place)
     except OSError:  # another one was first, and may have removed what this one has made
-        if not _is_there(place, job_id):
+        if not is_there(place, job_id):
             raise
 
 
@@ -158,15 +165,44 @@ def _link_last_batch(checkpoint: Path, into: Path) -> int | None:
             return None
         try:
             # Listed after the commit was seen: what the batch needs is there, or was purged since.
-            names = files_of_batch(files_below(checkpoint), batch)
+            names = files_of_batch(files_below(checkpoint), batch, partial(commit_entry, checkpoint))
             in_threads(lambda name: link_or_copy(checkpoint / name, into / name), names)
+            check_snapshots(into, names)
         except (FileGone, FileNotFoundError) as error:
             gone = error
         else:
             return batch
     raise Unavailable(
         f"the files of {checkpoint} disappear faster than they can be saved, {_TRIES} times in a row: {gone}"
-    )
+    ) from gone
+
+
+def check_snapshots(saved: Path, names: Collection[str]) -> None:
+    """Raise FileGone if a snapshot of RocksDB cannot be read, or names a file that is not there.
+
+    Spark removes files that it needs no longer while they are listed: one that was gone by then is only missed here.
+    Where a version has several, one counts, and which it is is not known: the files of the others may be gone.
+    """
+    there, problems = frozenset(names), dict[str, list[str]]()
+    for name in names:
+        at, _, last = name.rpartition("/")
+        if name.startswith("state/") and last.endswith(".zip"):
+            version = f"{at}/{last.removesuffix('.zip').partition('_')[0]}"  # without the id of a try of its batch
+            problems.setdefault(version, []).append(_problem_of_snapshot(saved, name, there))
+    for found in problems.values():
+        if all(found):
+            raise FileGone(found[0])
+
+
+def _problem_of_snapshot(saved: Path, name: str, there: Collection[str]) -> str:
+    """Return why Spark could not load a snapshot of RocksDB; "" if it can."""
+    at = name.rpartition("/")[0]
+    try:
+        needed = [f"{at}/{file}" for file in files_of_snapshot(snapshot_metadata(saved / name))]
+    except ValueError as error:
+        return f"{name} cannot be read: {error}"
+    gone = next((file for file in needed if file not in there), None)
+    return "" if gone is None else f"{gone}, which {name} names"
 
 
 def _described(job: JobGraph, vertex: JobVertex, saved: Path, batch: int) -> SavedQuery:

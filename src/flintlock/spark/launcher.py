@@ -31,12 +31,12 @@ from flintlock.host.cgroups import Cgroups, Group, claim
 from flintlock.host.runner_user import RunnerUser
 from flintlock.host.user_environment import user_environment
 from flintlock.model import log_events
-from flintlock.model.errors import Unavailable
+from flintlock.model.errors import Invalid, Unavailable
 from flintlock.security.job_secrets import SecretFiles, SecretVariables
 from flintlock.spark.cluster_environment import cluster_environment
 from flintlock.spark.engine.class_path import missing_jar, missing_jar_text, with_class_path
 from flintlock.spark.engine.conf import is_protected
-from flintlock.spark.engine.executors import has_executors, unusable_master
+from flintlock.spark.engine.executors.demand import has_executors, unusable_settings
 from flintlock.spark.engine.handle import SparkEngine
 from flintlock.spark.engine.java import find_java
 from flintlock.spark.engine.messages import EngineSettings
@@ -79,15 +79,20 @@ class LocalEngineLauncher:
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[tuple[Engine, RunnerPool]]:
-        """Start a template and an engine; yield when the engine is warm. Raises Unavailable with the cause."""
+        """Start a template and an engine; yield when the engine is warm.
+
+        Raises:
+            Invalid: With these settings none would work.
+            Unavailable: With the cause.
+        """
         self._log_file.parent.mkdir(parents=True, exist_ok=True)
         self._claim()
         cgroup = self._engine_group()
         engine_settings, pool_settings = self._engine_settings(cgroup), self._pool_settings()
         requirements = self._configuration.get(PYTHON_REQUIREMENTS)
         self._warn_unprotected(engine_settings.conf)
-        if (problem := unusable_master(engine_settings.conf)) is not None:
-            raise Unavailable(f"the Spark engine cannot be started: {problem}")
+        if (problem := unusable_settings(engine_settings.conf, engine_settings.lease_s)) is not None:
+            raise Invalid(f"the Spark engine cannot be started: {problem}")
         if (missing := missing_jar(engine_settings.conf)) is not None:
             raise Unavailable(f"the Spark engine cannot be started: {missing_jar_text(missing)}")
         log.info(log_events.ENGINE_STARTING, java=engine_settings.java.home, origin=engine_settings.java.origin)
@@ -193,6 +198,7 @@ class LocalEngineLauncher:
             ),
             dedicated=DedicatedEngine(
                 lease_s=self._configuration.get(HEARTBEAT_TIMEOUT),
+                start_timeout_s=self._configuration.get(TM_ENGINE_START),
                 run_dir=str(self._run_dir) if self._user is None else "",
                 heap_bytes=self._configuration.get(TM_ENGINE_MEMORY),
                 conf=self._configuration.spark(),

@@ -93,6 +93,7 @@ class DedicatedEngine(Struct, frozen=True, kw_only=True):
 
     run_dir: str  # where its JVM is recorded; where empty: nowhere
     lease_s: float = 50.0  # its executors elsewhere end within it, if this machine is silent
+    start_timeout_s: float = 300.0  # of an engine: executors elsewhere may take a part of it to come
     heap_bytes: int = 1 << 30
     conf: dict[str, str] = {}  # spark.* of the cluster; the job's own takes precedence
     archive_dir: str = ""  # of class archives; none are used where empty

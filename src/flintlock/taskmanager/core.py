@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from flintlock.model.errors import Conflict, NotFound, Refused
 from flintlock.model.ids import AttemptId
+from flintlock.model.slots import AttemptSlots
 from flintlock.model.states import checked_move
 from flintlock.model.tasks import (
     ENGINE_DIED,
@@ -268,9 +269,14 @@ class TaskManagerCore:
         """Return the number of slots of attempts that may still work."""
         return sum(len(own.order.slots) for own in self._attempts.values() if own.occupies_slots)
 
-    def occupied_slots(self) -> dict[AttemptId, tuple[int, ...]]:
-        """Return the attempts that are not yet torn down, each with the slots that no other attempt may use."""
-        return {attempt: own.order.slots if own.occupies_slots else () for attempt, own in self._attempts.items()}
+    def occupied_slots(self) -> dict[AttemptId, AttemptSlots]:
+        """Return the attempts that are not yet torn down, each with what no other attempt may use."""
+        return {
+            attempt: AttemptSlots(attempt=attempt, slots=own.order.slots, resources=own.order.resources)
+            if own.occupies_slots
+            else AttemptSlots(attempt=attempt)
+            for attempt, own in self._attempts.items()
+        }
 
     def ended(self) -> tuple[AttemptId, ...]:
         """Return the attempts that have ended here, as far as they are remembered."""

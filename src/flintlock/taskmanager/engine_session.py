@@ -200,6 +200,11 @@ class EngineSession:
                 self._perform(self._core.kill(attempt))
             await self._wait_until_idle()
 
+    async def replace_engine(self, why: str) -> None:
+        """End this session, and wait to be cancelled with it."""
+        self._require_restart(why)
+        await asyncio.get_running_loop().create_future()
+
     async def kill_stopped_processes(self) -> None:
         """Kill processes that stay stopped, until cancelled; nothing is observed while nothing runs."""
         processes, detector = self._services.processes, StoppedProcessDetector()
@@ -344,10 +349,14 @@ class EngineSession:
         if self._core.suspects_engine(own.order.attempt):
             await self._wait_for_engine_cause()
         confirmed = own.runner is None or await self._release_session(own.runner)
-        if not confirmed and not self._must_restart.done():
-            self._must_restart.set_result(f"the Spark session of attempt {own.order.attempt} could not be ended")
+        if not confirmed:
+            self._require_restart(f"the Spark session of attempt {own.order.attempt} could not be ended")
         if not confirmed or self._core.engine_cause is not None:
             await self._engine_gone.wait()  # what it left in the engine ends with the engine
+
+    def _require_restart(self, why: str) -> None:
+        if not self._must_restart.done():
+            self._must_restart.set_result(why)
 
     async def _release_session(self, runner: TaskRunner) -> bool:
         """End the runner's Spark session; False if that cannot be confirmed while the engine is alive."""

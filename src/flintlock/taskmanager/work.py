@@ -55,10 +55,17 @@ class LeasedWork:
             self._session.discard(attempt)
 
     async def end_everything(self, patience_s: float) -> None:
-        """End all attempts without reporting them; kill those that take longer than `patience_s`."""
+        """End all attempts without reporting them; kill those that take longer than `patience_s`.
+
+        Where that ends after the watchdog's deadline, because this process was stopped or the work did not end in time,
+        the watchdog kills the engine, perhaps only after this returns. No attempt may begin on that engine.
+        """
+        lease = self._lease.lease if self._core.running() else None
         self._outbox.clear()
         await self._session.end_all(patience_s)
         self._outbox.clear()
+        if lease is not None and lease.kills_s <= self._services.clock_s():
+            await self._session.replace_engine("the lease of its work has ended, for which the watchdog kills it")
 
     def longest_lease_s(self) -> float:
         """Return how long a lease on what runs may be at most."""
@@ -66,11 +73,8 @@ class LeasedWork:
 
     def attempts(self) -> tuple[AttemptSlots, ...]:
         """Return what a leader has to know of: what runs, and what ended without its JobMaster knowing yet."""
-        slots: dict[AttemptId, tuple[int, ...]] = {
-            **dict.fromkeys(self._outbox.waiting(), ()),
-            **self._core.occupied_slots(),
-        }
-        return tuple(AttemptSlots(attempt=attempt, slots=occupied) for attempt, occupied in slots.items())
+        unreported = {attempt: AttemptSlots(attempt=attempt) for attempt in self._outbox.waiting()}
+        return tuple({**unreported, **self._core.occupied_slots()}.values())
 
     def heartbeat(self, instance: InstanceId) -> Heartbeat:
         """Return what to report now. An attempt is listed until its end was reported, or it would seem to be lost."""

@@ -3,7 +3,7 @@
 The classes are among PySpark's jars, and speak every protocol of YARN, high availability of its ResourceManager
 included. The JVM listens on loopback, requires a secret that it prints once, and ends when its stdin closes: with this
 process, however that ends. If the JVM ends first, every call raises Unavailable; a JobManager then ends as well,
-because YARN accepts the registration of an attempt only once.
+because YARN accepts the registration of an attempt only once. One that hangs is ended by `bridge_watch`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import subprocess
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, Final, TypeVar, cast
@@ -22,6 +23,7 @@ from typing import IO, Final, TypeVar, cast
 from py4j.java_gateway import GatewayClient, GatewayParameters, JavaGateway
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
+from flintlock.host.processes.daemon_threads import DaemonThreads
 from flintlock.model.errors import FlintlockError, NotFound, Refused, Unavailable
 from flintlock.spark.engine.java import find_java
 from flintlock.spark.engine.jvm import spark_home
@@ -91,12 +93,17 @@ class ReleasingClient(GatewayClient):
 class YarnJvm:
     """The classes of YARN. `running_bridge` makes it. Threads may use it at the same time."""
 
-    def __init__(self, gateway: JavaGateway, ended: Callable[[], str | None]) -> None:
+    def __init__(self, gateway: JavaGateway, ended: Callable[[], str | None], kill: Callable[[], None]) -> None:
         self.jvm: Final[JavaObject] = gateway.jvm
+        self.kill: Final = kill  # ends the JVM at once, also one that hangs: all calls raise Unavailable then
         self._gateway: Final = gateway
         self._ended: Final = ended
         self.records: Final[JavaObject] = self.jvm.org.apache.hadoop.yarn.api.records
         self.conf: Final[JavaObject] = self.call(self.jvm.org.apache.hadoop.yarn.conf.YarnConfiguration)
+
+    def check(self) -> None:
+        """Return once the JVM answers, whatever else it does. Raises Unavailable."""
+        self.call(lambda: self.jvm.java.lang.System.nanoTime())  # noqa: PLW0108 (looking it up asks the JVM as well)
 
     def array(self, java_class: JavaObject, items: Sequence[JavaObject]) -> JavaObject:
         """Return an array of Java."""
@@ -165,12 +172,12 @@ def running_bridge(environ: Mapping[str, str], started: subprocess.Popen[str] | 
             parameters = GatewayParameters(port=port, auth_token=secret, auto_convert=True)
             client = ReleasingClient(parameters)
             gateway = JavaGateway(client, gateway_parameters=parameters)
-            yield YarnJvm(gateway, ended)
+            yield YarnJvm(gateway, ended, process.kill)
         finally:
             if client is not None:
                 client.end_releasing()
             if gateway is not None:
-                gateway.shutdown()  # from then on it sends nothing when Python drops its references
+                _shut_down(gateway)  # from then on it sends nothing when Python drops its references
             stdin.close()
             try:
                 process.wait(_END_S)
@@ -179,6 +186,26 @@ def running_bridge(environ: Mapping[str, str], started: subprocess.Popen[str] | 
                 process.wait()
             if reader.is_alive():
                 reader.join(_END_S)
+
+
+@contextmanager
+def opening_bridge(
+    environ: Mapping[str, str], started: subprocess.Popen[str] | None = None
+) -> Generator[Callable[[], YarnJvm]]:
+    """As `running_bridge`, when it is needed: yield what opens the bridge first, and then returns its classes.
+
+    The first call must not come from two threads. If the context ends meanwhile, the JVM ends with this process.
+    """
+    with ExitStack() as stack:
+        yield cache(lambda: stack.enter_context(running_bridge(environ, started)))
+
+
+def _shut_down(gateway: JavaGateway) -> None:
+    """End the gateway, or give that up: a JVM that hangs does not answer, and is killed afterwards."""
+    threads = DaemonThreads(1, "yarn-bridge-shutdown")
+    with suppress(TimeoutError):
+        threads.submit(gateway.shutdown).result(_END_S)
+    threads.close(0.0)
 
 
 def _read_gateway(output: IO[str], lines: deque[str]) -> tuple[int, str]:

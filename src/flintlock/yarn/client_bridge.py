@@ -25,6 +25,7 @@ APPLICATION_TYPE: Final = "FLINTLOCK"
 _UNKNOWN_URL: Final = "N/A"
 _PRIVATE_DIRECTORY: Final = "700"
 _PRIVATE_FILE: Final = "600"
+_UNFINISHED: Final = ".unfinished"
 
 
 class BridgedYarn:
@@ -90,6 +91,7 @@ class BridgedYarn:
         """See `YarnGateway`."""
         found: Any = self._yarn.call(self._client.getApplicationReport, self._id(application_id))
         url = str(found.getOriginalTrackingUrl() or "")
+        usage: Any = found.getApplicationResourceUsageReport()
         return ApplicationReport(
             id=application_id,
             name=str(found.getName()),
@@ -100,6 +102,7 @@ class BridgedYarn:
             final_status=str(found.getFinalApplicationStatus()),
             tracking_url="" if url == _UNKNOWN_URL else url,
             diagnostics=str(found.getDiagnostics() or "").strip(),
+            containers=max(0, int(usage.getNumUsedContainers())) if usage is not None else 0,  # -1: none yet
         )
 
     def kill(self, application_id: str) -> None:
@@ -136,7 +139,7 @@ class BridgedStaging:
         """See `StagingGateway`."""
         if not source.is_file():
             raise Refused(f"{source} is not a file")
-        target, unfinished = self._child(name), self._child(f".{name}.unfinished")
+        target, unfinished = self._child(name), self._child(f".{name}{_UNFINISHED}")
         local = self._yarn.jvm.org.apache.hadoop.fs.Path(f"file://{source}")
         self._yarn.call(self._fs.copyFromLocalFile, False, True, local, unfinished)
         self._yarn.call(self._fs.setPermission, unfinished, self._mode(_PRIVATE_FILE))
@@ -154,28 +157,37 @@ class BridgedStaging:
 
     def files(self) -> tuple[StagedFile, ...]:
         """See `StagingGateway`."""
-        return self._list(self._fs, self._path)
+        files = self._list(self._fs, self._path, recursive=False)
+        return tuple(file for file in files if not (file.name.startswith(".") and file.name.endswith(_UNFINISHED)))
 
-    def provided(self, url: str) -> tuple[StagedFile, ...]:
+    def provided(self, url: str, at_most: int) -> tuple[StagedFile, ...]:
         """See `StagingGateway`."""
         path = self._yarn.jvm.org.apache.hadoop.fs.Path(url)
         fs: JavaObject = self._yarn.call(path.getFileSystem, self._yarn.conf)
-        if not self._yarn.call(fs.exists, path):
-            raise NotFound(f"there is no {url}")
-        return tuple(structs.replace(file, is_provided=True) for file in self._list(fs, fs.makeQualified(path)))
+        status: JavaObject = self._yarn.call(fs.getFileStatus, path)
+        if not status.isDirectory():
+            raise NotFound(f"{url} is not a directory")
+        files = self._list(fs, fs.makeQualified(path), recursive=True, at_most=at_most)
+        return tuple(structs.replace(file, is_provided=True) for file in files)
 
-    def _list(self, fs: JavaObject, path: JavaObject) -> tuple[StagedFile, ...]:
-        listed: Any = self._yarn.call(fs.listStatus, path)
-        return tuple(
-            StagedFile(
-                name=str(status.getPath().getName()),
-                url=str(status.getPath()),
-                size=int(status.getLen()),
-                timestamp_ms=int(status.getModificationTime()),
+    def _list(
+        self, fs: JavaObject, path: JavaObject, *, recursive: bool, at_most: int | None = None
+    ) -> tuple[StagedFile, ...]:
+        """Return the files in a directory, by their paths within it."""
+        found: list[StagedFile] = []
+        listed: JavaObject = self._yarn.call(fs.listFiles, path, recursive)
+        while (at_most is None or len(found) < at_most) and self._yarn.call(listed.hasNext):
+            status: JavaObject = self._yarn.call(listed.next)
+            url = str(status.getPath())
+            found.append(
+                StagedFile(
+                    name=url.removeprefix(f"{str(path).rstrip('/')}/"),
+                    url=url,
+                    size=int(status.getLen()),
+                    timestamp_ms=int(status.getModificationTime()),
+                )
             )
-            for status in listed
-            if status.isFile() and not str(status.getPath().getName()).startswith(".")
-        )
+        return tuple(found)
 
     def remove(self) -> None:
         """See `StagingGateway`."""
@@ -207,8 +219,9 @@ def launch_context(yarn: YarnJvm, launch: Launch) -> JavaObject:
         )
         for file in launch.files
     }
+    tokens = yarn.jvm.java.nio.ByteBuffer.wrap(launch.tokens) if launch.tokens else None
     return records.ContainerLaunchContext.newInstance(
-        resources, dict(launch.environment), [launch.command], None, None, None
+        resources, dict(launch.environment), [launch.command], None, tokens, None
     )
 
 

@@ -1,10 +1,10 @@
 """All containers of one ApplicationMaster, over all terms of its process.
 
 The registration with YARN is the process's, and so are its containers: a leadership that is lost and won again changes
-nothing about them. One task sends heartbeats: each says how many containers are awaited at that moment, so that a
-request that is not needed any more is withdrawn by the next one, and brings the containers that were allocated and
-those that have completed. Calls to NodeManagers never wait behind a heartbeat, which blocks while the ResourceManager
-of YARN is away.
+nothing about them. A term may begin before it: what needs to know the containers of earlier attempts waits for it. One
+task sends heartbeats: each says how many containers are awaited at that moment, so that a request that is not needed
+any more is withdrawn by the next one, and brings the containers that were allocated and those that have completed.
+Calls to NodeManagers never wait behind a heartbeat, which blocks while the ResourceManager of YARN is away.
 
 A container that YARN has only written off (`ContainerEnd.is_known_to_have_ended`) is not reported as ended: its
 TaskManager may still run, and may have work. It is then as any other TaskManager that falls silent, or does not:
@@ -16,8 +16,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar
 
 import structlog
 from structlog.typing import FilteringBoundLogger
@@ -28,12 +29,14 @@ from flintlock.model import log_events
 from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import TaskManagerId
 from flintlock.yarn.gateways import ApplicationMasterGateway
+from flintlock.yarn.held_containers import HeldContainers
 from flintlock.yarn.messages import Allocation, Container, ContainerEnd, ContainerSize, Launch
 from flintlock.yarn.node_failures import ExclusionRules, NodeFailures
 
 log: FilteringBoundLogger = structlog.get_logger()
 T = TypeVar("T")
 
+HEARTBEATS: Final = "yarn-heartbeat"
 _CALLS: Final = 8  # calls to NodeManagers at the same time
 _RELEASE_S: Final = 30.0
 _TOGETHER_S: Final = 0.05  # requests that come together are sent together
@@ -48,11 +51,12 @@ class HeartbeatIntervals:
     waiting_s: float  # while a container is awaited, or its end
 
 
-@dataclass
-class _Running:
-    container: Container
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-    is_released: bool = False
+class BlockingCalls(Protocol):
+    """Where calls to YARN block: in threads, or in a simulation on virtual time."""
+
+    def submit(self, work: Callable[[], T]) -> Future[T] | asyncio.Future[T]:
+        """Have the call made, whether or not anybody waits for its outcome."""
+        ...
 
 
 class YarnContainers:
@@ -67,35 +71,43 @@ class YarnContainers:
         *,
         release_s: float = _RELEASE_S,
         exclusion: ExclusionRules = _NO_EXCLUSION,
+        blocking_calls: Callable[[int, str], BlockingCalls] = DaemonThreads,
     ) -> None:
+        """`blocking_calls` takes how many calls may block at a time, and a name."""
         self.size: Final = size
+        self.registered: Final = asyncio.Event()  # set once, by `register`
         self._gateway: Final = gateway
         self._launch: Final = launch
         self._intervals: Final = intervals
         self._release_s: Final = release_s  # how long YARN may take to confirm the end of a container
-        self._heartbeats: Final = DaemonThreads(1, "yarn-heartbeat")
-        self._calls: Final = DaemonThreads(_CALLS, "yarn-call")
-        self._running: Final[dict[str, _Running]] = {}  # each is removed when YARN says that it has completed
+        self._heartbeats: Final = blocking_calls(1, HEARTBEATS)
+        self._calls: Final = blocking_calls(_CALLS, "yarn-call")
+        self._held: Final = HeldContainers()
+        self._gone: Final[dict[str, asyncio.Event]] = {}  # of those that are released: set when they are not held
         self._awaited: Final[deque[asyncio.Future[Container | None]]] = (
             deque()
         )  # starts, in the order of their requests
         self._ends: asyncio.Queue[WorkerEnded] | None = None  # of the term that listens
+        self._found: asyncio.Queue[TaskManagerId] | None = None  # likewise
         self._sooner = asyncio.Event()  # the next heartbeat is wanted now
         self._failures: Final = NodeFailures(exclusion)
-        self._excluded: frozenset[str] = frozenset()  # hosts that get no containers; written by `run`
+        self._excluded: frozenset[str] = frozenset()  # nodes that get no containers; written by `run`
 
     def running(self) -> tuple[TaskManagerId, ...]:
         """Return the workers of this application that run, of earlier attempts too."""
-        return tuple(map(TaskManagerId, self._running))
+        return tuple(map(TaskManagerId, self._held.ids()))
 
-    def listen(self, ends: asyncio.Queue[WorkerEnded] | None) -> None:
-        """Report the ends of workers here from now on."""
-        self._ends = ends
+    def listen(
+        self, ends: asyncio.Queue[WorkerEnded] | None, found: asyncio.Queue[TaskManagerId] | None = None
+    ) -> None:
+        """Report the ends of workers here from now on, and those of earlier attempts that become known."""
+        self._ends, self._found = ends, found
 
     async def register(self, host: str, port: int, tracking_url: str) -> None:
         """Register this attempt of the application, and take the containers of earlier attempts over."""
         answer = await self._call(lambda: self._gateway.register(host, port, tracking_url))
         self._recover(answer.containers)
+        self.registered.set()
         log.info(
             log_events.YARN_REGISTERED, tracking_url=tracking_url, containers=[each.id for each in answer.containers]
         )
@@ -115,7 +127,7 @@ class YarnContainers:
                 raise Unavailable("YARN has ended this attempt of the application: another one may have begun")
             self._take(answer)
             await self._exclude_nodes(answer.nodes)
-            waits = bool(self._awaited) or any(each.is_released for each in self._running.values())
+            waits = bool(self._awaited) or self._held.awaits_ends()
             await self._pause(self._intervals.waiting_s if waits else self._intervals.idle_s)
 
     async def start(self) -> TaskManagerId | None:
@@ -134,17 +146,36 @@ class YarnContainers:
             raise
         if container is None:
             return None
-        self._running[container.id] = _Running(container)
+        await self._launch_in(container)
+        return TaskManagerId(container.id)
+
+    async def _launch_in(self, container: Container) -> None:
+        """Start a TaskManager there. Raises Unavailable if it is not started, or if YARN says first that it has ended.
+
+        If the caller is cancelled, it may be started all the same, and is the next leader's.
+        """
+        self._held.launch(container)
+        refused: FlintlockError | None = None
         try:
             await self._call(lambda: self._gateway.launch(container, self._launch(container)))
         except FlintlockError as error:
-            self._failures.failed(container.host, asyncio.get_running_loop().time())
-            del self._running[container.id]
-            self._calls.submit(lambda: self._gateway.give_back(container))
+            refused = error
+            end = self._held.launch_failed(container.id)
+            self._set_gone(container.id)
+            if end is None:
+                self._failures.failed(container.node_name, asyncio.get_running_loop().time())
+                self._calls.submit(lambda: self._gateway.give_back(container))
+        except BaseException:
+            self._held.launch_abandoned(container.id)
+            raise
+        else:
+            end = self._held.launched(container.id)
+        if end is not None:
+            raise Unavailable(f"container {container.id} was not started: {_end_text(end, container)}") from refused
+        if refused is not None:
             raise Unavailable(
-                f"container {container.id} cannot be started on {container.node}: {error.public}"
-            ) from error
-        return TaskManagerId(container.id)
+                f"container {container.id} cannot be started on {container.node}: {refused.public}"
+            ) from refused
 
     def withdraw_start(self) -> bool:
         """Withdraw the latest start that waits for a container; return whether there was one."""
@@ -158,11 +189,11 @@ class YarnContainers:
 
     async def release(self, worker: TaskManagerId) -> None:
         """End a container; return once YARN says that it has ended. Raises Unavailable if that takes too long."""
-        found = self._running.get(worker)
-        if found is None:
+        await self.registered.wait()  # it may be one of an earlier attempt
+        container = self._held.release(worker)
+        if container is None:
             return
-        found.is_released = True
-        container = found.container
+        gone = self._gone.setdefault(worker, asyncio.Event())
         try:
             await self._call(lambda: self._gateway.stop(container))
         except FlintlockError:  # nothing was ever started in it, or its node cannot be reached
@@ -170,7 +201,7 @@ class YarnContainers:
         self._sooner.set()
         try:
             async with asyncio.timeout(self._release_s):
-                await found.ended.wait()
+                await gone.wait()
         except TimeoutError:
             raise Unavailable(f"YARN does not confirm the end of container {worker}") from None
 
@@ -179,7 +210,9 @@ class YarnContainers:
         return await self._call(work)
 
     def _take(self, answer: Allocation) -> None:
-        self._recover(answer.recovered)
+        for container in answer.recovered:
+            if self._held.take_over(container) and self._found is not None:
+                self._found.put_nowait(TaskManagerId(container.id))
         for container in answer.allocated:
             while self._awaited:
                 awaited = self._awaited.popleft()
@@ -193,33 +226,42 @@ class YarnContainers:
 
     def _recover(self, containers: tuple[Container, ...]) -> None:
         for container in containers:
-            self._running.setdefault(container.id, _Running(container))
+            self._held.take_over(container)
 
     def _complete(self, end: ContainerEnd) -> None:
-        found = self._running.pop(end.id, None)
-        if found is None:
+        meaning = self._held.complete(end)
+        if meaning is None:
             return  # of an earlier attempt, or given back
-        found.ended.set()
-        if found.is_released:
-            return
-        if end.is_failure_of_node:
-            self._failures.failed(found.container.host, asyncio.get_running_loop().time())
-        if not end.is_known_to_have_ended:
+        self._set_gone(end.id)
+        if meaning.failure_of_node:
+            self._failures.failed(meaning.container.node_name, asyncio.get_running_loop().time())
+        if meaning.written_off:
             log.warning(
                 log_events.YARN_CONTAINER_WRITTEN_OFF,
                 task_manager=end.id,
                 exit_status=end.exit_status,
                 reason=end.diagnostics,
             )
-        elif self._ends is not None:
-            self._ends.put_nowait(WorkerEnded(TaskManagerId(end.id), _end_text(end, found.container)))
+        if meaning.worker_ended and self._ends is not None:
+            self._ends.put_nowait(WorkerEnded(TaskManagerId(end.id), _end_text(end, meaning.container)))
 
-    async def _exclude_nodes(self, nodes: int) -> None:
-        hosts = self._failures.excluded(nodes, asyncio.get_running_loop().time())
-        if hosts != self._excluded:
-            self._excluded = hosts
-            log.warning(log_events.YARN_NODES_EXCLUDED, hosts=sorted(hosts))
-            await self._call(lambda: self._gateway.exclude(hosts))
+    def _set_gone(self, container_id: str) -> None:
+        gone = self._gone.pop(container_id, None)
+        if gone is not None:
+            gone.set()
+
+    async def _exclude_nodes(self, count: int) -> None:
+        """Tell YARN which nodes get no containers, if that has changed. What fails in it is no reason to end."""
+        nodes = self._failures.excluded(count, asyncio.get_running_loop().time())
+        if nodes == self._excluded:
+            return
+        self._excluded = nodes  # also if the call fails: the next change contains this one
+        try:
+            await self._call(lambda: self._gateway.exclude(nodes))
+        except FlintlockError as error:
+            log.warning(log_events.YARN_NODES_NOT_EXCLUDED, nodes=sorted(nodes), reason=error.public)
+        else:
+            log.warning(log_events.YARN_NODES_EXCLUDED, nodes=sorted(nodes))
 
     def _abandon(self, awaited: asyncio.Future[Container | None]) -> None:
         """Withdraw a request, or give the container back that has come for it meanwhile."""

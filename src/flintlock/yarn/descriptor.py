@@ -6,6 +6,7 @@ a deployment that fails, or whose client is interrupted, leaves neither an appli
 
 from __future__ import annotations
 
+import tarfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 import msgspec
+from msgspec import structs
 
 from flintlock.config.configuration import Configuration
 from flintlock.config.options import (
@@ -51,9 +53,11 @@ from flintlock.config.options import (
 from flintlock.host.files.whole_files import write_whole
 from flintlock.model.errors import Refused, Unavailable
 from flintlock.security.cluster_secret import FILE_NAME as SECRET_NAME
+from flintlock.yarn.delegation_tokens import DelegationTokens, WithoutKerberos
 from flintlock.yarn.gateways import StagingGateway, YarnGateway
 from flintlock.yarn.layout import (
     CONFIGURATION_NAME,
+    DIRECTORY_SUFFIX,
     HADOOP_FILES,
     JOB_NAME,
     RESERVED_NAMES,
@@ -70,7 +74,8 @@ JOB_MANAGER: Final = "flintlock.entrypoints.yarn_jobmanager"
 
 _POLL_S: Final = 0.25
 _MOST_TASK_MANAGERS: Final = 1000  # the queue is the limit
-_LONG_S: Final = 60.0
+_SOON_S: Final = 10.0  # until the first note of what is waited for
+_LONG_S: Final = 60.0  # between such notes
 _ARCHIVES: Final = (".zip", ".jar", ".tar", ".tar.gz", ".tgz")
 #: Of the client's machine only, or its own credentials.
 _NOT_SHIPPED: Final = frozenset(
@@ -88,12 +93,14 @@ class YarnClusterDescriptor:
         staging_of: Callable[[str], StagingGateway],
         conf_dir: Path,
         *,
+        tokens: DelegationTokens | None = None,
         sleep: Callable[[float], None] = time.sleep,  # noqa: TID251 (YARN is polled)
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._yarn: Final = yarn
         self._staging_of: Final = staging_of
         self._conf_dir: Final = conf_dir
+        self._tokens: Final = tokens or WithoutKerberos(yarn)
         self._sleep: Final = sleep
         self._clock_s: Final = clock_s
 
@@ -108,10 +115,13 @@ class YarnClusterDescriptor:
     ) -> ApplicationReport:
         """Start a cluster with this secret; return once its JobManager is registered with YARN.
 
-        `job`: it is for this one, an archive of the directory of a job, and ends with it.
+        `job`: it is for this one, an archive of the directory of a job, and ends with it. Such a cluster waits in its
+        queue for as long as that is full, as its job would on a session: `timeout_s` is then for what YARN has begun to
+        start.
 
         Raises Refused with what is wrong before anything is started, Unavailable if YARN does not start it.
         """
+        tokens = self._tokens.obtain()
         self._check(configuration)
         files = {**_ship_files(configuration), **({} if job is None else {JOB_NAME: job})}
         application_id, largest = self._yarn.create_application()
@@ -122,11 +132,11 @@ class YarnClusterDescriptor:
             staging.create()
             settings = shipped_configuration(configuration, application_id, staging.url, own_job=job is not None)
             self._stage(staging, settings, secret, files)
-            submission = _submission(configuration, application_id, staging)
+            submission = _submission(configuration, application_id, staging, tokens)
             submitted = True
             self._yarn.submit(submission)
             notify(f"submitted {application_id} to queue {submission.queue!r} of YARN …")
-            return self._await_running(application_id, timeout_s, notify)
+            return self._await_running(submission, timeout_s, notify, waits_for_turn=job is not None)
         except BaseException:
             try:
                 if submitted:
@@ -136,11 +146,6 @@ class YarnClusterDescriptor:
             raise
 
     def _check(self, configuration: Configuration) -> None:
-        if self._yarn.is_secure():
-            raise Refused(
-                "YARN requires Kerberos (hadoop.security.authentication), which Flintlock does not support yet:"
-                " it fetches and renews no delegation tokens"
-            )
         if configuration.get(YARN_ATTEMPTS) > 1 and configuration.get(HA_TYPE) != "zookeeper":
             raise Refused(
                 f"{YARN_ATTEMPTS.key} is {configuration.get(YARN_ATTEMPTS)}: more than one attempt needs"
@@ -170,10 +175,24 @@ class YarnClusterDescriptor:
             if (self._conf_dir / name).is_file():
                 staging.put(name, self._conf_dir / name)
         for name, path in files.items():
-            staging.put(name, path)
+            if path.is_dir():
+                _put_directory(staging, name, path)
+            else:
+                staging.put(name, path)
 
-    def _await_running(self, application_id: str, timeout_s: float, notify: Callable[[str], None]) -> ApplicationReport:
-        begun_s = shown_s = self._clock_s()
+    def _await_running(
+        self,
+        submission: ApplicationSubmission,
+        timeout_s: float,
+        notify: Callable[[str], None],
+        *,
+        waits_for_turn: bool,
+    ) -> ApplicationReport:
+        """Return once the JobManager is registered. Raises Unavailable if it ends before, or takes too long."""
+        application_id = submission.id
+        submitted_s = begun_s = self._clock_s()
+        show_s = submitted_s + _SOON_S  # when the next note is due
+        was_told_to_wait = False
         while True:
             report = self._yarn.report(application_id)
             if report.state is YarnApplicationState.RUNNING and report.tracking_url:
@@ -184,13 +203,24 @@ class YarnClusterDescriptor:
                     f"(its logs: yarn logs -applicationId {application_id})"
                 )
             now_s = self._clock_s()
-            if now_s - begun_s >= timeout_s:
+            if waits_for_turn and report.awaits_turn:
+                begun_s = now_s
+            elif now_s - begun_s >= timeout_s:
                 raise Unavailable(
                     f"{application_id} is still {report.state} after {timeout_s:.0f} s, and was killed: {_why(report)}"
                 )
-            if now_s - shown_s >= _LONG_S:
-                shown_s = now_s
-                notify(f"{application_id} is {report.state} for {now_s - begun_s:.0f} s: {_why(report)}")
+            if was_told_to_wait and not report.awaits_turn:
+                was_told_to_wait = False
+                notify(f"{application_id} has its turn: YARN starts its JobManager …")
+            if now_s >= show_s:
+                waited_s = now_s - submitted_s
+                if report.awaits_turn:
+                    was_told_to_wait = True
+                    text = f"has waited for its turn in queue {submission.queue!r} for {waited_s:.0f} s"
+                else:
+                    text = f"is {report.state} for {waited_s:.0f} s"
+                notify(f"{application_id} {text}: {_why(report)}")
+                show_s = now_s + _LONG_S
             self._sleep(_POLL_S)
 
 
@@ -223,14 +253,17 @@ def shipped_configuration(
     return values
 
 
-def _submission(configuration: Configuration, application_id: str, staging: StagingGateway) -> ApplicationSubmission:
+def _submission(
+    configuration: Configuration, application_id: str, staging: StagingGateway, tokens: bytes
+) -> ApplicationSubmission:
+    launch = launch_of(JOB_MANAGER, (), configuration, container_files(configuration, staging))
     spans_attempts = configuration.get(HA_TYPE) == "zookeeper"
     return ApplicationSubmission(
         id=application_id,
         name=configuration.get(YARN_APPLICATION_NAME),
         queue=configuration.get(YARN_QUEUE),
         size=master_size(configuration),
-        launch=launch_of(JOB_MANAGER, (), configuration, container_files(configuration, staging)),
+        launch=structs.replace(launch, tokens=tokens),
         attempts=configuration.get(YARN_ATTEMPTS) or (2 if spans_attempts else 1),
         attempt_failures_validity_ms=int(configuration.get(YARN_ATTEMPTS_INTERVAL) * 1000),
         priority=configuration.get(YARN_PRIORITY),
@@ -248,16 +281,33 @@ def _check_sizes(configuration: Configuration, largest: ContainerSize) -> None:
 
 
 def _ship_files(configuration: Configuration) -> dict[str, Path]:
-    """Return the files of the user by their names in containers. Raises Refused."""
+    """Return files and directories of the user by their names in containers. Raises Refused."""
     found: dict[str, Path] = {}
     for option in (YARN_SHIP_FILES, YARN_SHIP_ARCHIVES):
         for text in configuration.get(option):
             path = Path(text).expanduser().absolute()
-            if not path.is_file():
+            if option is YARN_SHIP_FILES and not path.exists():
+                raise Refused(f"{option.key}: there is no file or directory {text!r}")
+            if option is YARN_SHIP_ARCHIVES and not path.is_file():
                 raise Refused(f"{option.key}: there is no file {text!r}")
             if option is YARN_SHIP_ARCHIVES and not path.name.endswith(_ARCHIVES):
                 raise Refused(f"{option.key}: {path.name} is not an archive that YARN unpacks: {', '.join(_ARCHIVES)}")
             if path.name in found or path.name in RESERVED_NAMES:
                 raise Refused(f"{option.key}: the name {path.name!r} is taken; all files are in one directory")
+            if not path.name or path.name.endswith(DIRECTORY_SUFFIX):
+                raise Refused(f"{option.key}: {text!r} cannot have this name in containers")
             found[path.name] = path
     return found
+
+
+def _put_directory(staging: StagingGateway, name: str, path: Path) -> None:
+    """Stage a directory with all that is in it, links followed, as one archive. Raises Refused if it cannot be read."""
+    with TemporaryDirectory(prefix="flintlock-yarn-") as place:
+        archive = Path(place) / f"{name}{DIRECTORY_SUFFIX}"
+        try:
+            with tarfile.open(archive, "w", dereference=True) as tar:
+                for child in sorted(path.iterdir()):
+                    tar.add(child, child.name)
+        except OSError as error:
+            raise Refused(f"{YARN_SHIP_FILES.key}: {path} cannot be read: {error}") from error
+        staging.put(archive.name, archive)

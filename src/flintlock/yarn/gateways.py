@@ -77,11 +77,14 @@ class StagingGateway(Protocol):
         ...
 
     def files(self) -> tuple[StagedFile, ...]:
-        """Return the files in it, directories excluded."""
+        """Return the files in it, without those of its directories."""
         ...
 
-    def provided(self, url: str) -> tuple[StagedFile, ...]:
-        """Return the files of another directory, as provided ones. Raises NotFound if there is none."""
+    def provided(self, url: str, at_most: int) -> tuple[StagedFile, ...]:
+        """Return the files of another directory and of those in it, as provided ones, by their paths within it.
+
+        No more than `at_most` are listed: each takes several calls. Raises NotFound if there is none.
+        """
         ...
 
     def remove(self) -> None:
@@ -104,8 +107,8 @@ class ApplicationMasterGateway(Protocol):
         """
         ...
 
-    def exclude(self, hosts: frozenset[str]) -> None:
-        """Request no containers on these hosts from now on, and on all others again."""
+    def exclude(self, nodes: frozenset[str]) -> None:
+        """Request no containers on the nodes with these names from now on, and on all others again."""
         ...
 
     def launch(self, container: Container, launch: Launch) -> None:
@@ -118,6 +121,14 @@ class ApplicationMasterGateway(Protocol):
 
     def give_back(self, container: Container) -> None:
         """Return a container in which nothing was started, or whose node cannot be reached."""
+        ...
+
+    def check_bridge(self) -> None:
+        """Return once the bridge answers, whether YARN does or not; for the time after the registration."""
+        ...
+
+    def end_bridge(self) -> None:
+        """End the bridge at once, also one that hangs: all calls raise Unavailable from then on."""
         ...
 
     def unregister(self, status: FinalStatus, diagnostics: str) -> None:

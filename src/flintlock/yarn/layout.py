@@ -8,9 +8,10 @@ script. The log directory of the state directory is that of the container, so th
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from msgspec import structs
@@ -28,6 +29,7 @@ from flintlock.config.options import (
     YARN_PYTHON,
     YARN_SHIP_ARCHIVES,
 )
+from flintlock.ha.leader_info import ApplicationAttempt
 from flintlock.model.errors import NotFound, Refused
 from flintlock.security.cluster_secret import FILE_NAME as SECRET_NAME
 from flintlock.yarn.gateways import StagingGateway
@@ -40,10 +42,25 @@ HADOOP_FILES: Final = ("core-site.xml", "hdfs-site.xml", "yarn-site.xml")
 JOB_NAME: Final = "job.tar"
 END_NAME: Final = "end.json"
 NOT_FOR_WORKERS: Final = frozenset({JOB_NAME, END_NAME})
-#: Names in the staging directory that are not free for files of the user.
-RESERVED_NAMES: Final = frozenset({CONFIGURATION_NAME, SECRET_NAME, *HADOOP_FILES, *NOT_FOR_WORKERS})
+#: A directory of the user is staged as one file of this name, and unpacked in containers.
+DIRECTORY_SUFFIX: Final = ".directory.tar"
+#: The state directory of a container, which must be its own: what is localized, containers of a node share.
+STATE_NAME: Final = "state"
+#: What YARN itself puts into the working directory of a container.
+_OF_YARN: Final = frozenset({
+    "launch_container.sh", "container_tokens", "default_container_executor.sh",
+    "default_container_executor_session.sh", "sysfs", "tmp", "yarn_provided.keystore.jks",
+    "yarn_provided.truststore.jks",
+})  # fmt: skip
+_OWN_NAMES: Final = frozenset({CONFIGURATION_NAME, SECRET_NAME, STATE_NAME, *NOT_FOR_WORKERS, *_OF_YARN})
+#: How many files the provided directories may have together. A JobManager lists each of them before its heartbeats
+#: begin, and each is a resource of all containers.
+MOST_PROVIDED: Final = 1000
+#: Names in the working directory of a container that are not free for files of the user.
+RESERVED_NAMES: Final = _OWN_NAMES | frozenset(HADOOP_FILES)
 
 _MIB: Final = 1 << 20
+_CONTAINER_ID: Final = re.compile(r"container_(?:e\d+_)?(\d+_\d+)_(\d+)_\d+")
 _TASK_MANAGER_BASE: Final = 640 * _MIB  # TaskManager, watchdog, template, and the JVM beyond its heap
 _RUNNER: Final = 192 * _MIB
 #: Where things are on a machine; all nodes have them at the same paths, as they have Python.
@@ -75,21 +92,41 @@ def worker_size(configuration: Configuration) -> ContainerSize:
 def container_files(configuration: Configuration, staging: StagingGateway) -> tuple[StagedFile, ...]:
     """Return all files of containers: those in the staging directory, and the provided ones.
 
-    Raises Refused if a directory does not exist, or two files have one name.
+    Raises Refused if a directory does not exist, two files have one name, or one has that of a file of containers, or
+    if the provided ones are too many.
     """
     archives = {Path(text).name for text in configuration.get(YARN_SHIP_ARCHIVES)}
-    staged = staging.files()
-    found = {file.name: structs.replace(file, is_archive=file.name in archives) for file in staged}
+    staged = [_unpacked(file, archives) for file in staging.files()]
+    found = {file.name: file for file in staged}
+    directories: set[str] = set()
+    listed = 0
     for directory in configuration.get(YARN_PROVIDED):
         try:
-            provided = staging.provided(directory)
+            provided = staging.provided(directory, at_most=MOST_PROVIDED + 1 - listed)
         except NotFound:
             raise Refused(f"{YARN_PROVIDED.key}: there is no directory {directory} on YARN's file system") from None
+        listed += len(provided)
+        if listed > MOST_PROVIDED:
+            raise Refused(
+                f"{YARN_PROVIDED.key}: there are more than {MOST_PROVIDED} files in {directory} and its directories,"
+                " and in those named before it; each container would have each of them. An archive is one file"
+                f" ({YARN_SHIP_ARCHIVES.key})"
+            )
         for file in provided:
-            if file.name in found:
+            parents = {str(parent) for parent in PurePosixPath(file.name).parents} - {"."}
+            is_reserved = PurePosixPath(file.name).parts[0] in _OWN_NAMES
+            if is_reserved or file.name in found or file.name in directories or parents & found.keys():
                 raise Refused(f"{YARN_PROVIDED.key}: the name {file.name!r} of {file.url} is taken")
             found[file.name] = file
+            directories |= parents
     return tuple(found.values())
+
+
+def _unpacked(file: StagedFile, archives: Collection[str]) -> StagedFile:
+    """Return a staged file as containers see it."""
+    if file.name.endswith(DIRECTORY_SUFFIX):
+        return structs.replace(file, name=file.name.removesuffix(DIRECTORY_SUFFIX), is_archive=True)
+    return structs.replace(file, is_archive=file.name in archives)
 
 
 def launch_of(
@@ -104,10 +141,16 @@ def launch_of(
     configured = configuration.get(YARN_PYTHON)
     python = f"$PWD/{configured}" if configured and not configured.startswith("/") else configured or sys.executable
     command = (
-        "mkdir -p $PWD/state && ln -sfn <LOG_DIR> $PWD/state/log &&"
-        f" exec {python} -m {module} --state-dir $PWD/state -D {SECRET_FILE.key}=$PWD/{SECRET_NAME}"
+        f"mkdir -p $PWD/{STATE_NAME} && ln -sfn <LOG_DIR> $PWD/{STATE_NAME}/log &&"
+        f" exec {python} -m {module} --state-dir $PWD/{STATE_NAME} -D {SECRET_FILE.key}=$PWD/{SECRET_NAME}"
         f" {' '.join(arguments)} 1><LOG_DIR>/stdout 2><LOG_DIR>/stderr"
     )
     passed = {name: variables[name] for name in _PASSED_VARIABLES if variables.get(name)}
     own = {"HADOOP_CONF_DIR": "$PWD", "FLINTLOCK_CONF": f"$PWD/{CONFIGURATION_NAME}"}
     return Launch(command=command, environment={**passed, **own}, files=tuple(files))
+
+
+def attempt_of(environ: Mapping[str, str]) -> ApplicationAttempt | None:
+    """Return which attempt of its application a container of an ApplicationMaster is, by the name YARN gives it."""
+    found = _CONTAINER_ID.fullmatch(environ.get("CONTAINER_ID", ""))
+    return found and ApplicationAttempt(application=f"application_{found[1]}", number=int(found[2]))

@@ -25,7 +25,7 @@ class ContainerSize(Struct, frozen=True, kw_only=True):
 class StagedFile(Struct, frozen=True, kw_only=True):
     """A file in the staging directory of an application. YARN refuses it if size or timestamp have changed."""
 
-    name: str  # as containers see it, in their working directory
+    name: str  # as containers see it, a path in their working directory
     url: str
     size: int
     timestamp_ms: int
@@ -39,6 +39,7 @@ class Launch(Struct, frozen=True, kw_only=True):
     command: str
     environment: dict[str, str] = {}
     files: tuple[StagedFile, ...] = ()
+    tokens: bytes = b""  # delegation tokens, as Hadoop's Credentials write them
 
 
 class ApplicationSubmission(Struct, frozen=True, kw_only=True):
@@ -87,6 +88,12 @@ class ApplicationReport(Struct, frozen=True, kw_only=True):
     final_status: str = "UNDEFINED"
     tracking_url: str = ""  # as the ApplicationMaster registered it; empty until then
     diagnostics: str = ""
+    containers: int = 0  # that it has now
+
+    @property
+    def awaits_turn(self) -> bool:
+        """Whether its queue has no room for its ApplicationMaster yet: nothing of it has been started."""
+        return self.state is YarnApplicationState.ACCEPTED and self.containers == 0
 
 
 class Container(Struct, frozen=True, kw_only=True):
@@ -94,11 +101,7 @@ class Container(Struct, frozen=True, kw_only=True):
 
     id: str
     node: str  # host:port of its NodeManager
-
-    @property
-    def host(self) -> str:
-        """The host of its node."""
-        return self.node.rpartition(":")[0]
+    node_name: str  # what the scheduler of YARN calls that node: its host, unless YARN is configured otherwise
 
 
 class ContainerEnd(Struct, frozen=True, kw_only=True):
@@ -126,10 +129,11 @@ class ContainerEnd(Struct, frozen=True, kw_only=True):
 #: ContainerExitStatus: ABORTED (released, or its node is lost), PREEMPTED, KILLED_BY_RESOURCEMANAGER.
 ABORTED: Final = -100
 PREEMPTED: Final = -102
+KILLED_BY_APPLICATION_MASTER: Final = -105
 _WRITTEN_OFF: Final = frozenset({ABORTED, PREEMPTED, -106})
 #: SUCCESS, KILLED_EXCEEDED_VMEM and _PMEM, KILLED_BY_APPMASTER, KILLED_AFTER_APP_COMPLETION,
 #: KILLED_BY_CONTAINER_SCHEDULER, KILLED_FOR_EXCESS_LOGS.
-_NOT_THE_NODE: Final = frozenset({0, -103, -104, -105, -107, -108, -109})
+_NOT_THE_NODE: Final = frozenset({0, -103, -104, KILLED_BY_APPLICATION_MASTER, -107, -108, -109})
 
 
 class Registered(Struct, frozen=True, kw_only=True):

@@ -42,15 +42,19 @@ class YarnWorkers:
     def __init__(self, containers: YarnContainers, slots: int) -> None:
         self._containers: Final = containers
         self._slots: Final = slots
-        self._taken_over: Final = containers.running()
         self._ends: Final[asyncio.Queue[WorkerEnded]] = asyncio.Queue()
+        self._found: Final[asyncio.Queue[TaskManagerId]] = asyncio.Queue()
         self._shutting_down = False  # written by `release_all`
-        containers.listen(self._ends)
+        containers.listen(self._ends, self._found)
 
-    @property
-    def taken_over(self) -> tuple[TaskManagerId, ...]:
-        """See `WorkerDriver`."""
-        return self._taken_over
+    async def taken_over(self) -> tuple[TaskManagerId, ...]:
+        """Wait for the registration with YARN, which returns the containers of earlier attempts."""
+        await self._containers.registered.wait()
+        return self._containers.running()
+
+    async def found(self) -> TaskManagerId:
+        """Wait for a container of an earlier attempt that its node reports only now."""
+        return await self._found.get()
 
     @property
     def slots(self) -> int:
@@ -83,6 +87,7 @@ class YarnWorkers:
         The others end when the application unregisters: a node that does not answer must not prevent that.
         """
         self._shutting_down = True
+        await self._containers.registered.wait()
         while workers := self._containers.running():  # one that was being started is found by the next round
             ends = await asyncio.gather(*map(self.release, workers), return_exceptions=True)
             if failed := [end for end in ends if isinstance(end, FlintlockError)]:

@@ -13,6 +13,9 @@ from flintlock.airflow.task_jobs import INSTANCE_LABEL, TaskTry, submit_for
 from flintlock.client.authoring.targets import read_target
 from flintlock.client.connection.client import connect
 from flintlock.client.connection.versions import own_versions
+from flintlock.model.checking.limits import limit_problems
+from flintlock.model.ids import JobId
+from flintlock.model.jobgraph import JobGraph
 
 JOB, OTHER = "0123456789abcdef" * 2, "fedcba9876543210" * 2
 FIRST = TaskTry(dag_id="daily", run_id="manual__2026-01-01T00:00:00+00:00, a", task_id="load", try_number=1)
@@ -43,6 +46,19 @@ def test_one_try_has_one_key_and_all_tries_of_a_task_have_one_label() -> None:
     assert FIRST.idempotency_key != second.idempotency_key
     assert FIRST.instance == second.instance != mapped.instance
     assert FIRST.labels["airflow/run"] == "manual__2026-01-01T00:00:00+00:00_ a", "a label has no comma"
+
+
+def test_long_ids_fit_into_labels_and_stay_apart() -> None:
+    """Airflow's ids have up to 250 characters; a label that is too long would have every try refused."""
+    one, other = (
+        TaskTry(dag_id="d" * 63, run_id=f"scheduled__{'r' * 100}{end}", task_id="t" * 64) for end in ("a", "b")
+    )
+
+    assert one.labels["airflow/dag"] == "d" * 63
+    assert {len(one.labels[key]) for key in ("airflow/run", "airflow/task")} == {63}
+    assert one.labels["airflow/run"].startswith("scheduled__rrr")
+    assert one.labels["airflow/run"] != other.labels["airflow/run"]
+    assert not [*limit_problems(JobGraph(job_id=JobId(JOB), name="job", labels=one.labels))]
 
 
 def test_a_try_submits_under_its_key_with_labels_by_which_later_ones_find_the_job(script: str) -> None:

@@ -12,7 +12,9 @@ from urllib.parse import unquote
 
 import pytest
 from tests.unit.client.answering import Server, job_entry, serving, wait_for
+from tests.unit.savepoints.checkpoint_samples import CheckpointSample
 
+from flintlock.cli.cluster.doctor import disk_finding, memory_finding
 from flintlock.cli.main import COMMANDS, run_app
 from flintlock.client.connection.versions import own_versions
 from flintlock.model.ids import JobId
@@ -188,6 +190,24 @@ def test_the_list_shows_what_jobs_wait_for(capsys: pytest.CaptureFixture[str]) -
     assert output["starting"] == 1
 
 
+def test_the_list_says_which_jobs_wait_for_slots_that_streaming_jobs_use(capsys: pytest.CaptureFixture[str]) -> None:
+    behind = {"jobid": JOB, "name": "large", "request": "r", "slots": 2, "since": 1, "behind-streaming": True}
+    answers: dict[str, list[tuple[int, Any]]] = {
+        "GET /jobs/overview": [(200, {"jobs": [line_of(JOB, "large", "CREATED")]})],
+        "GET /resources": [(200, {"waiting": [behind], "starting": 0})],
+    }
+    with serving(answers) as server:
+        assert run_app(["list", "-m", server.url]) == 0
+    assert (
+        capsys.readouterr()
+        .out.splitlines()[1]
+        .endswith(
+            "1st of 1 in the queue; needs 2 slots of one TaskManager, which streaming jobs use: stop one of them, "
+            "or ask for fewer slots"
+        )
+    )
+
+
 def test_a_job_of_which_nothing_runs_is_listed_as_waiting(capsys: pytest.CaptureFixture[str]) -> None:
     """REST has Flink's state, RUNNING, and what the job waits for beside it."""
     jobs = [line_of(JOB, "runs", "RUNNING"), line_of(OTHER, "queued", "RUNNING") | {"waits-for": "slots"}]
@@ -267,7 +287,7 @@ def test_status_shows_regions_and_the_failure(capsys: pytest.CaptureFixture[str]
     failure = {"kind": "user code", "message": "division by zero", "exception": "ZeroDivisionError", "step": "priced",
                "frames": [{"file": "job.py", "line": 7, "function": "priced", "source": "1 / 0"}], "error-class": None,
                "query-context": None, "stack-trace": "Traceback: whole", "jvm-stack-trace": None}  # fmt: skip
-    attempt = {"attempt": 0, "state": "FAILED", "taskmanager-id": "tm-1", "failure": failure}
+    attempt = {"attempt": 0, "state": "FAILED", "taskmanager-id": "tm-1", "failure": failure, "slots": 2}
     job: dict[str, Any] = {"jobid": JOB, "name": "small", "status": "FAILED", "failure": failure,
            "regions": [{"region": 0, "steps": ["orders", "priced"], "attempts": [attempt]}]}  # fmt: skip
     job |= {"submitted-by": "airflow", "labels": {"team": "core"}, "start-time": 1_700_000_000_000}
@@ -285,7 +305,7 @@ def test_status_shows_regions_and_the_failure(capsys: pytest.CaptureFixture[str]
         verbose = capsys.readouterr().out
         assert run_app(["status", JOB, "-m", server.url, "--json"]) == 0
 
-    assert "0       orders, priced  FAILED  1         tm-1" in output
+    assert "0       orders, priced  FAILED  1         tm-1         2 " in output
     assert 'File "job.py", line 7, in priced' in output
     assert "Traceback: whole" not in output
     assert "Traceback: whole" in verbose
@@ -419,7 +439,7 @@ def test_rescale_changes_every_step(capsys: pytest.CaptureFixture[str]) -> None:
 def test_rescale_of_a_streaming_job_waits_until_its_queries_run_again(capsys: pytest.CaptureFixture[str]) -> None:
     """And a state that could not be repartitioned is an error with the reason."""
     trigger, now = "7" * 32, {"a" * 32: {"parallelism": {"lowerBound": 1, "upperBound": 4}}}
-    failed = {"class": "Unavailable", "stack-trace": "query 'files' goes on with 2 partitions: why",
+    failed = {"class": "Unavailable", "stack-trace": "query 'files' continues with 2 partitions: why",
               "serialized-throwable": ""}  # fmt: skip
     path = f"/jobs/{JOB}/rescaling"
     answers: dict[str, list[tuple[int, Any]]] = {
@@ -437,7 +457,7 @@ def test_rescale_of_a_streaming_job_waits_until_its_queries_run_again(capsys: py
         assert capsys.readouterr().out == f"{JOB}: up to 4 slots for each query; all run again\n"
         assert run_app(["rescale", JOB, "-p", "4", "-m", server.url]) == 1
 
-    assert f"job {JOB} was not rescaled: query 'files' goes on with 2 partitions: why" in capsys.readouterr().err
+    assert f"job {JOB} was not rescaled: query 'files' continues with 2 partitions: why" in capsys.readouterr().err
 
 
 def test_a_refused_rescale_prints_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
@@ -479,8 +499,9 @@ def test_upgrade_submits_the_target_in_place_of_the_job(tmp_path: Path, capsys: 
         "  out: {sink: {format: parquet, path: /out}, inputs: [in], uid: out-v1}\n"
     )
     new, versions = "f" * 32, own_versions()
+    attempt = {"attempt": 0, "state": "RUNNING", "taskmanager-id": "tm-1"}
     attempts = {"jobid": new, "name": "clicks", "status": "RUNNING", "job-type": "STREAMING",
-                "regions": [{"region": 0, "attempts": [{"attempt": 0, "state": "RUNNING"}]}]}  # fmt: skip
+                "regions": [{"region": 0, "attempts": [attempt]}]}  # fmt: skip
     answers: dict[str, list[tuple[int, Any]]] = {
         "GET /versions": [
             (200, {"flintlock": versions.flintlock, "python": versions.python, "pyspark": versions.pyspark})
@@ -561,6 +582,18 @@ def test_inspect_shows_what_is_in_a_savepoint(tmp_path: Path, capsys: pytest.Cap
     assert "is not a savepoint" in read.err
 
 
+def test_inspect_shows_the_checkpoints_that_a_job_has_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint = CheckpointSample(tmp_path / JOB / "files-v1")
+    checkpoint.commit(8)
+
+    assert run_app(["savepoint", "inspect", str(tmp_path / JOB)]) == 0
+    text = capsys.readouterr().out
+    assert f"checkpoints that job {JOB} has left" in text
+    assert ["files-v1", "files-v1", "7", "-", "1", '{"logOffset":', "7}"] in [
+        line.split() for line in text.splitlines()
+    ]
+
+
 def test_cancel_waits_for_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     answers: dict[str, list[tuple[int, Any]]] = {
         f"PATCH /jobs/{JOB}": [(202, {})],
@@ -585,7 +618,8 @@ def test_cancel_can_be_forced() -> None:
 
 def attempts(status: str, *states: str) -> dict[str, Any]:
     return {"jobid": JOB, "name": "small", "status": status,
-            "regions": [{"region": number, "steps": [f"s{number}"], "attempts": [{"attempt": 0, "state": state}]}
+            "regions": [{"region": number, "steps": [f"s{number}"],
+                         "attempts": [{"attempt": 0, "state": state, "taskmanager-id": "tm-1"}]}
                         for number, state in enumerate(states)]}  # fmt: skip
 
 
@@ -718,6 +752,7 @@ def test_a_wrong_job_is_exit_2_with_every_problem(capsys: pytest.CaptureFixture[
         (["--local", "--param", "m=1", "job.py:job"], "the job has no parameter 'm'; it has n"),
         (["-D", "rest.prot=1", "job.py:job"], "'rest.prot': unknown option; did you mean 'rest.port'?"),
         (["--local", "--py-files", "nope.py", "job.py:job"], "there is no file or folder 'nope.py'"),
+        (["--local", "--files", "job.py,nope.json", "job.py:job"], "there is no file 'nope.json'"),
     ],
 )
 def test_a_run_that_cannot_be_is_refused_before_anything_is_started(
@@ -909,6 +944,31 @@ def test_doctor_finds_what_is_missing(place: Path, capsys: pytest.CaptureFixture
     assert not findings["REST"]["fine"]
     assert "Address already in use" in findings["REST"]["detail"]
     assert findings["state directory"]["fine"]
+
+
+def test_doctor_reports_a_wrong_configuration_file_among_the_rest(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "flintlock.yaml").write_text("rest.prot: 8081\ntaskmanager.engine.memory: much\n")
+    assert run_app(["doctor", "--json"]) == 1
+    findings = {item["what"]: item for item in json.loads(capsys.readouterr().out)["findings"]}
+
+    assert not findings["configuration"]["fine"]
+    assert "rest.prot" in findings["configuration"]["detail"]
+    assert "taskmanager.engine.memory" in findings["configuration"]["detail"]
+    assert findings["Java"]["fine"]
+    assert {"cores", "memory", "disk"} <= findings.keys()
+
+
+def test_doctor_finds_a_machine_that_is_too_small() -> None:
+    gib = 1 << 30
+    assert memory_finding(4 * gib, 3 * gib).fine
+    short = memory_finding(3 * gib, 3 * gib)
+    assert not short.fine
+    assert "taskmanager.engine.memory" in short.detail
+    assert "3.5 GiB in all" in short.detail
+    assert disk_finding(Path("/state"), 2 * gib).fine
+    assert not disk_finding(Path("/state"), gib // 2).fine
 
 
 def test_cluster_stop_without_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,6 +35,29 @@ def test_wait_returns_when_all_jobs_have_ended(capsys: pytest.CaptureFixture[str
         assert capsys.readouterr() == ("", "")
 
 
+def test_wait_says_where_a_job_is_that_takes_long(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flintlock.client.display.console.SILENCE_S", 0.0)
+    monkeypatch.setattr("flintlock.client.display.following.QUEUE_INTERVAL_S", 0.0)
+    running: dict[str, Any] = {"jobid": JOB, "name": "daily", "status": "RUNNING", "regions": []}
+    polls = ("IN_PROGRESS", "IN_PROGRESS", "COMPLETED", "IN_PROGRESS", "COMPLETED")
+    answers: Answers = ended(JOB, *polls, status="FINISHED") | {
+        f"GET /jobs/{JOB}/attempts": [(200, running | {"waits-for": "slots"}), (200, running)],
+        "GET /resources": [(200, {"waiting": [{"jobid": JOB, "request": "a", "slots": 2}], "starting": 0})],
+    }
+    with serving(answers) as server:
+        assert run_app(["wait", JOB, "-m", server.url]) == 0
+        printed = capsys.readouterr()
+        assert run_app(["wait", JOB, "-q", "-m", server.url]) == 0
+        assert capsys.readouterr() == ("", "")
+
+    assert printed.out == f"{JOB} FINISHED\n"
+    first, second = printed.err.splitlines()
+    assert first.startswith("daily WAITING, 1st of 1 in the queue; needs 2 slots, waited ")
+    assert second.startswith("daily RUNNING, waited ")
+
+
 def test_wait_gives_up_after_its_timeout(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(ended(JOB, "IN_PROGRESS", status="RUNNING")) as server:
         assert run_app(["wait", JOB, "--timeout", "10ms", "-m", server.url]) == 124
@@ -59,7 +82,7 @@ def test_a_watched_list_is_printed_again_when_it_has_changed(capsys: pytest.Capt
 
 
 def attempt(number: int, state: str = "FINISHED", *, end_ms: int = 1_700_000_000_000) -> dict[str, Any]:
-    return {"attempt": number, "state": state, "timestamps": {state: end_ms}}
+    return {"attempt": number, "state": state, "taskmanager-id": "tm-1", "timestamps": {state: end_ms}}
 
 
 def attempts(*regions: list[dict[str, Any]], status: str = "FINISHED") -> dict[str, Any]:
@@ -139,3 +162,20 @@ def test_attempts_can_be_selected(capsys: pytest.CaptureFixture[str], flags: str
 
     assert seen == requested
     assert capsys.readouterr().err == f"no output of {'the selected attempts of ' if flags else ''}job {JOB}\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "answer"),
+    [
+        ("--attempt 2", "no attempt 2; it has 0, 1, counted from 0"),
+        ("--region 1", "no region 1; it has 0, counted from 0"),
+    ],
+)
+def test_an_attempt_that_a_job_does_not_have_is_an_error(
+    capsys: pytest.CaptureFixture[str], flags: str, answer: str
+) -> None:
+    answers: Answers = {f"GET /jobs/{JOB}/attempts": [(200, attempts([attempt(0), attempt(1)]))]}
+    with serving(answers) as server:
+        assert run_app(["logs", JOB, *flags.split(), "-m", server.url]) == 2
+
+    assert f"job {JOB} has {answer}" in capsys.readouterr().err

@@ -100,6 +100,8 @@ COMMANDS = {
     "notebook-as-a-target": "info explore.ipynb",
     "name-that-is-not-in-the-file": "info job.py:jbo",
     "graph-run-as-a-program": "run --local runs.py",
+    "graph-without-its-name": "run --local job.py",
+    "several-statements-into-one-file": "sql --local SELECT;SELECT -o rows.csv",
     "unknown-option": "run --verbos job.yaml",
     "unknown-parameter": "info --param dya=2024-01-02 job.yaml",
     "parameter-of-a-wrong-type": "info --param least=many job.yaml",

@@ -65,6 +65,48 @@ def test_statements_come_from_a_file_or_a_pipe(monkeypatch: pytest.MonkeyPatch, 
         assert len(submitted(server)) == 1
 
 
+@pytest.mark.parametrize("options", [("-o", "rows.csv"), ("-o", "rows", "--format", "csv"), ("--format", "arrow")])
+def test_a_file_has_the_rows_of_one_statement(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """Those of each statement would replace those of the one before."""
+    monkeypatch.chdir(tmp_path)
+    with serving(answers()) as server:
+        assert run_app(["sql", "SELECT 1; SELECT 2", *options, "-m", server.url]) == 2
+        assert "and there are 2 statements: give one" in capsys.readouterr().err
+        assert run_app(["sql", "SELECT 1", "-o", "rows.xls", "-m", server.url]) == 2
+        assert "does not say which format" in capsys.readouterr().err
+        assert server.seen == []
+        if "-o" in options:
+            assert run_app(["sql", "SELECT 1;", *options, "-m", server.url]) == 0
+            assert Path(options[1]).read_text() == 'x\n1\n""\n'
+
+
+def test_the_prompt_writes_no_file(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flintlock.cli.jobs.sql.on_terminal", lambda: True)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    with serving({}) as server:
+        assert run_app(["sql", "-o", "rows.csv", "-m", server.url]) == 2
+    assert "at the prompt each statement has rows" in capsys.readouterr().err
+
+
+def test_a_query_that_waits_says_so_off_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing else is printed: most queries end within moments."""
+    monkeypatch.setattr("flintlock.client.display.following.QUEUE_INTERVAL_S", 0.0)
+    waiting: dict[str, Any] = {"jobid": JOB, "name": "sql", "status": "RUNNING", "regions": [], "waits-for": "slots"}
+    more = answers()
+    more[f"GET /jobs/{JOB}/attempts"] = [(200, waiting), (200, waiting), *more[f"GET /jobs/{JOB}/attempts"]]
+    more[f"GET /jobs/{JOB}/execution-result"] = [(200, {"status": {"id": "IN_PROGRESS"}})]
+    more["GET /resources"] = [(200, {"waiting": [{"jobid": JOB, "request": "a", "slots": 1}], "starting": 0})]
+    with serving(more) as server:
+        assert run_app(["sql", "SELECT 1", "--format", "csv", "-m", server.url]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == 'x\n1\n""\n'
+    assert printed.err == "sql: WAITING, 1st of 1 in the queue; needs 1 slot\n"
+
+
 def test_a_failed_query_prints_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(answers("FAILED", failure=FAILURE)) as server:
         assert run_app(["sql", "SELECT y", "-m", server.url]) == 1

@@ -52,6 +52,12 @@ def test_top_marks_a_query_that_falls_behind_and_one_that_has_failed(capsys: pyt
     text = shown(capsys, QUERY, FAILED)
     assert "files falls behind, for 1 min 12 s, 40 waiting" in text
     assert "other has failed: boom" in text
+    assert "runs a batch" not in text
+
+
+def test_top_shows_a_batch_that_runs_also_the_first_one(capsys: pytest.CaptureFixture[str]) -> None:
+    first = QUERY | {"batch": -1, "running-since": 3_000, "behind-ms": 12_000, "falls-behind": False}
+    assert "files runs a batch, for 12.0 s" in shown(capsys, first)
 
 
 def test_top_of_a_job_without_queries_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:

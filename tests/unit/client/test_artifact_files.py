@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flintlock.client.authoring.artifact_files import (
+from flintlock.client.authoring.files.artifact_files import (
     ArtifactFile,
     described,
     jar_file,

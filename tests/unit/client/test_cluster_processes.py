@@ -6,14 +6,17 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
+from click.shell_completion import ShellComplete
 from tests.unit.client.answering import serving
 
-from flintlock.cli.main import run_app
+from flintlock.cli.main import app, run_app
+from flintlock.cli.settings import announced_wait
 from flintlock.client.clusters.cluster_processes import command_of, missing_processes
 from flintlock.client.clusters.discovery import cluster_or_embedded
 from flintlock.client.clusters.local_cluster import stop_cluster
@@ -152,6 +155,31 @@ def test_a_job_runs_embedded_only_where_no_cluster_was_ever_started(
     write_cluster_spec_in(elsewhere)
     with pytest.raises(Unavailable, match=f"--state-dir '{elsewhere}'`"):
         cluster_or_embedded(settings, (), elsewhere)
+
+
+def test_what_shows_the_present_does_not_wait_for_a_jobmanager_that_is_started_again(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other commands wait, and say so (`find_cluster`); a shell and `cluster status` are to answer at once."""
+    write_cluster_spec(tmp_path, ClusterSpec(supervise=True))
+    write(tmp_path, "supervisor.json", identity(sleeper.pid))  # and the JobManager was killed
+    place = ["--state-dir", str(tmp_path)]
+
+    began_s = time.monotonic()
+    assert run_app(["cluster", "status", *place]) == 3
+    completion = ShellComplete(app, {}, "flintlock", "_FLINTLOCK_COMPLETE")
+    assert completion.get_completions(["status", *place], "") == []
+    assert time.monotonic() - began_s < 15, "it has waited"
+    output = capsys.readouterr()
+    assert "waiting for the supervisor" not in output.err
+    assert "missing       jobmanager" in output.err
+
+
+def test_a_command_says_that_it_waits_for_a_jobmanager(capsys: pytest.CaptureFixture[str]) -> None:
+    announce = announced_wait().announce
+    assert announce is not None
+    announce("waiting")
+    assert capsys.readouterr() == ("", "waiting\n")
 
 
 def write_cluster_spec_in(directory: Path) -> None:

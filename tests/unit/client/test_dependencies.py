@@ -45,7 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def given(*jars: str, packages: tuple[str, ...] = (), engine: str | None = None) -> Overrides:
     return overrides_of(
-        parallelism=None, params=(), name=None, labels=(), engine=engine, env=(), py_files=(), jars=jars,
+        parallelism=None, params=(), name=None, labels=(), engine=engine, env=(), py_files=(), files=(), jars=jars,
         packages=packages, requirements=None, pyenv=None, defines=(),
     )  # fmt: skip
 

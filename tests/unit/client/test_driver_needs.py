@@ -45,6 +45,9 @@ def test_a_script_that_uses_what_only_a_driver_has_is_given_one(line: str, what:
         "from pyspark.sql import SparkSession, functions as F",
         "from pyspark.ml.feature import Tokenizer",
         "SparkSession.builder.master('local').config('spark.sql.shuffle.partitions', 2).getOrCreate()",
+        "query = rows.writeStream.format('parquet').start('console')",
+        "query = rows.writeStream.format('console').start()",
+        "print('to {}'.format('console'))",
         "# sparkContext and rdd in a comment\nprint('sparkContext')",
     ],
 )

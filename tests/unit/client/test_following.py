@@ -19,7 +19,7 @@ FINISHED = {
     "jobid": JOB,
     "name": "hello",
     "status": "FINISHED",
-    "regions": [{"region": 0, "attempts": [{"attempt": 0, "state": "FINISHED"}]}],
+    "regions": [{"region": 0, "attempts": [{"attempt": 0, "state": "FINISHED", "taskmanager-id": "tm-0"}]}],
 }
 
 
@@ -45,6 +45,43 @@ def test_what_a_job_printed_last_is_shown_though_the_job_has_ended_before() -> N
         follow(handle, SilentDisplay(printed), OutputReader(handle), tick_s=0.01)
 
     assert printed.getvalue() == "HELLO OUT\n"
+
+
+def test_output_whose_end_cannot_be_read_is_said_to_be_incomplete(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A job is not followed for ever, and what is missing is not dropped in silence."""
+    answers = {
+        f"GET /jobs/{JOB}/attempts": [(200, FINISHED)],
+        f"GET /jobs/{JOB}/logs": [(200, log("HELLO", 0, complete=False)), (200, log("", 5, complete=False))],
+    }
+    monkeypatch.setattr(following, "LAST_OUTPUT_S", 0.05)
+    printed = io.StringIO()
+    with serving(answers) as server, closing(Http([server.url])) as http:
+        handle = JobHandle(http, JOB)
+        follow(handle, SilentDisplay(printed), OutputReader(handle), tick_s=0.01)
+
+    assert printed.getvalue() == "HELLO"
+    assert capsys.readouterr().err == (
+        f"\n[flintlock: not all of the output could be read; what there is: flintlock logs {JOB}]\n"
+    )
+
+
+def test_output_is_not_awaited_from_an_attempt_that_was_cancelled_before_it_had_a_taskmanager(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    never_deployed = {"region": 1, "attempts": [{"attempt": 0, "state": "CANCELED"}]}
+    failed = {**FINISHED, "status": "FAILED", "regions": [*FINISHED["regions"], never_deployed]}
+    answers = {
+        f"GET /jobs/{JOB}/attempts": [(200, failed)],
+        f"GET /jobs/{JOB}/logs": [(200, log("HELLO\n", 0, complete=True))],
+    }
+    printed = io.StringIO()
+    with serving(answers) as server, closing(Http([server.url])) as http:
+        handle = JobHandle(http, JOB)
+        follow(handle, SilentDisplay(printed), OutputReader(handle), tick_s=0.01)
+
+    assert (printed.getvalue(), capsys.readouterr().err) == ("HELLO\n", "")
 
 
 def test_a_waiting_jobs_place_in_the_queue_is_requested_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,7 +144,7 @@ def test_a_secret_parameter_is_given_by_reference_and_its_value_is_not_quoted() 
 
     number = Job("j", params={"pin": 0}, secret_params=["pin"])
     number.result("top", number.sql("n", "SELECT :pin AS pin"))
-    with pytest.raises(Invalid, match="'pin' must be of type int") as refused:
+    with pytest.raises(Invalid, match="'pin' must be a whole number") as refused:
         number.package(Overrides(params={"pin": "hunter2"}))
     assert "hunter2" not in refused.value.public
 
@@ -152,7 +152,7 @@ def test_a_secret_parameter_is_given_by_reference_and_its_value_is_not_quoted() 
 def test_parameters_given_as_text_take_the_type_of_the_jobs_own() -> None:
     assert small_job().package(Overrides(params={"n": "7"})).graph.params["n"] == 7
 
-    with pytest.raises(Invalid, match="'n' must be of type int, not 'many'"):
+    with pytest.raises(Invalid, match="'n' must be a whole number, not 'many'"):
         small_job().package(Overrides(params={"n": "many"}))
     with pytest.raises(Invalid, match="no parameter 'dya'; did you mean 'day'"):
         small_job().package(Overrides(params={"dya": "x"}))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from flintlock.client.authoring.files.requirement_files import environment_files, requirement_files
 from flintlock.client.authoring.job import Job
 from flintlock.client.authoring.package import Overrides
-from flintlock.client.authoring.requirement_files import environment_files, requirement_files
 from flintlock.client.authoring.targets import read_target
 from flintlock.client.authoring.yaml_form import read_yaml_job
 from flintlock.model.errors import Invalid, Refused

@@ -9,7 +9,7 @@ import pytest
 from flintlock.client.authoring.package import Overrides
 from flintlock.client.authoring.targets import read_target
 from flintlock.model.errors import Invalid, Refused
-from flintlock.model.jobgraph import EngineKind
+from flintlock.model.jobgraph import ArtifactKind, EngineKind
 from flintlock.model.operations import Program
 
 GRAPH = """\
@@ -193,6 +193,18 @@ def test_modules_beside_a_program_that_it_imports_travel_with_it(folder: Path) -
     assert sorted(package.files) == ["first.py", "package.zip", "script.py", "second.py"]
     named = read_target("script.py").package(Overrides(py_files=(Path("first.py"),)))
     assert sorted(named.files) == sorted(package.files)
+
+
+def test_files_that_a_program_reads_travel_with_it(folder: Path) -> None:
+    (folder / "script.py").write_text("print(1)\n")
+    (folder / "settings.json").write_text("{}")
+    program = read_target("script.py")
+    package = program.package(Overrides(files=(Path("settings.json"),)))
+    assert {file.name: file.kind for file in package.graph.artifacts} == {
+        "script.py": ArtifactKind.FILE, "settings.json": ArtifactKind.FILE,
+    }  # fmt: skip
+    with pytest.raises(Invalid, match=r"there is no file 'gone\.json'"):
+        program.package(Overrides(files=(Path("gone.json"),)))
 
 
 def test_a_program_whose_sibling_needs_a_driver_is_given_one(folder: Path) -> None:

@@ -7,6 +7,7 @@ import jsonschema_rs
 import pytest
 
 from flintlock.client.authoring.package import Overrides
+from flintlock.client.authoring.schema_texts import PROPERTIES
 from flintlock.client.authoring.yaml_form import json_schema, read_yaml_job
 from flintlock.config.yaml_document import read_yaml
 from flintlock.model.errors import Invalid, Refused
@@ -86,9 +87,9 @@ def test_problems_of_form_are_reported_together_with_line_and_column(folder: Pat
     ) == (
         "job.yaml:2:1: job, field 'nam': unknown key; did you mean 'name'?",
         "job.yaml:6:5: step 'a', field 'inptus': unknown key; did you mean 'inputs'?",
-        "job.yaml:7:18: step 'a', field 'parallelism': expected 'int', got 'text'",
+        "job.yaml:7:18: step 'a', field 'parallelism': expected a whole number, got text",
         "job.yaml:8:16: step 'b', field 'source.formt': unknown key; did you mean 'format'?",
-        "job.yaml:9:6: step 'c': must be a mapping, not int",
+        "job.yaml:9:6: step 'c': must be a mapping, not a whole number",
     )
 
 
@@ -117,7 +118,7 @@ def test_problems_of_meaning_are_reported_together_with_their_lines(folder: Path
         ("name: [\n", "job.yaml:2:1: invalid YAML"),
         ("", "job.yaml:1:1: the file is empty"),
         ("name: a\nname: b\n", "job.yaml:2:1: duplicate key 'name' (first on line 1)"),
-        ("- a\n", "must be a mapping, not list"),
+        ("- a\n", "must be a mapping, not a list"),
         ("name: !!python/object:os.system x\n", "job.yaml:1:7: the tag"),
         ("steps: &a {x: *a}\n", "job.yaml:1:8: an alias refers to the value that contains it"),
         (
@@ -176,6 +177,17 @@ def test_the_schema_accepts_what_the_reader_accepts_and_refuses_what_it_refuses(
     assert not validator.is_valid({"name": "x", "steps": {"a": {"sql": "x", "inptus": []}}})
     assert not validator.is_valid({"name": "x", "steps": {"a": {}}})
     assert not validator.is_valid({"name": "x", "steps": {"a": {"sql": "x", "result": {}}}})
+
+
+def test_the_schema_describes_every_key() -> None:
+    """With neither a key without a text nor a text without a key."""
+    schema = json_schema()
+    forms = {"JobSpec": schema, **schema["$defs"]}
+    keys = {name: set(form["properties"]) for name, form in forms.items() if "properties" in form}
+
+    assert keys == {name: set(texts) for name, texts in PROPERTIES.items()}
+    assert schema["properties"]["labels"]["description"] == "Texts to find the job by."
+    assert all(value["description"] for form in forms.values() for value in form.get("properties", {}).values())
 
 
 def test_labels_are_texts_and_can_be_added_to(folder: Path) -> None:

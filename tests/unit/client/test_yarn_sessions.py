@@ -116,7 +116,7 @@ def test_a_session_of_another_machine_is_attached_with_the_secret_of_its_staging
 
 
 def test_a_session_whose_files_are_elsewhere_is_refused_with_the_option(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match=r"set yarn.staging-directory as it was when the session was started"):
+    with pytest.raises(Refused, match=r"set yarn.staging-directory as it was when the cluster was started"):
         Bridge().sessions(tmp_path).attach(ID)
 
 
@@ -125,6 +125,41 @@ def test_an_application_of_another_kind_is_refused(tmp_path: Path) -> None:
     bridge.yarn.kind = "SPARK"
     with pytest.raises(Refused, match="is an application of type 'SPARK', not of Flintlock"):
         bridge.sessions(tmp_path).attach(ID)
+
+
+def test_a_session_is_attached_by_its_address_as_well(tmp_path: Path) -> None:
+    bridge = Bridge()
+    bridge.staging.contents["cluster-secret"] = SECRET.encode()
+    assert bridge.sessions(tmp_path).attach(f"yarn://{ID}").application_id == ID
+    assert {path.name for path in (tmp_path / "yarn").iterdir()} == {ID, "session"}
+    assert bridge.sessions(tmp_path).find().application_id == ID
+
+
+def test_a_command_for_one_cluster_does_not_change_which_session_is_used(known: Path) -> None:
+    """`-m yarn://…` of a cluster that was started on another machine, a session or not."""
+    other = "application_1700000000000_0002"
+    bridge = Bridge()
+    bridge.staging.contents["cluster-secret"] = SECRET.encode()
+    assert bridge.sessions(known).find(f"yarn://{other}").application_id == other
+    assert (known / "yarn" / other / "cluster-secret").is_file(), "the next command finds it without YARN"
+    assert bridge.sessions(known).find().application_id == ID
+
+
+def test_a_cluster_for_one_job_is_not_attached_as_a_session(known: Path) -> None:
+    other = "application_1700000000000_0002"
+    bridge = Bridge()
+    bridge.staging.contents.update({"cluster-secret": SECRET.encode(), "job.tar": b""})
+    with pytest.raises(Refused, match=f"is a cluster for one job or program, no session: .* -m yarn://{other}"):
+        bridge.sessions(known).attach(other)
+    assert bridge.sessions(known).find().application_id == ID
+
+
+def test_a_cluster_whose_job_manager_yarn_is_starting_is_not_there_yet(tmp_path: Path) -> None:
+    bridge = Bridge()
+    bridge.yarn.states = [YarnApplicationState.ACCEPTED]
+    with pytest.raises(Unavailable, match="is being started by YARN"):
+        bridge.sessions(tmp_path).find(ID)
+    assert not (tmp_path / "yarn").exists()
 
 
 def test_a_client_finds_the_address_of_the_next_attempt(known: Path) -> None:
@@ -155,15 +190,54 @@ def test_a_client_of_a_session_that_has_ended_reads_how_and_forgets_its_secret(k
     assert list((known / "yarn").iterdir()) == []
 
 
-def test_a_session_that_does_not_answer_is_killed_by_yarn_when_it_is_stopped(known: Path) -> None:
+@pytest.mark.parametrize("attempt", ["RUNNING", "ACCEPTED"])
+def test_a_session_that_does_not_answer_is_killed_by_yarn_when_it_is_stopped(known: Path, attempt: str) -> None:
+    """Also while no attempt of its JobManager is registered."""
     (known / "yarn" / ID / "rest").write_text("http://127.0.0.1:1")
     bridge = Bridge()
+    bridge.yarn.states = [YarnApplicationState(attempt)]
+    bridge.yarn.tracking_url = "http://127.0.0.1:1"
     bridge.staging.create()
     report = bridge.sessions(known).stop()
     assert bridge.yarn.killed == [ID]
     assert report.state is YarnApplicationState.KILLED
     assert not bridge.staging.exists
     assert list((known / "yarn").iterdir()) == []
+
+
+def test_a_session_that_no_job_manager_has_registered_for_is_killed_when_it_is_stopped(tmp_path: Path) -> None:
+    bridge = Bridge()
+    bridge.yarn.states = [YarnApplicationState.ACCEPTED]
+    bridge.staging.contents["cluster-secret"] = SECRET.encode()
+    assert bridge.sessions(tmp_path).stop(f"yarn://{ID}").state is YarnApplicationState.KILLED
+    assert bridge.yarn.killed == [ID]
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "FINISHED"])
+def test_an_application_of_another_kind_is_never_stopped(known: Path, state: str) -> None:
+    """A mistyped id: neither it, nor anything in its name, is touched."""
+    bridge = Bridge()
+    bridge.yarn.kind, bridge.yarn.states = "SPARK", [YarnApplicationState(state)]
+    with pytest.raises(Refused, match="is an application of type 'SPARK', not of Flintlock"):
+        bridge.sessions(known).stop("application_1700000000000_0002")
+    assert (bridge.yarn.killed, bridge.staging.removals) == ([], 0)
+
+
+def test_a_session_whose_files_are_elsewhere_is_not_killed(tmp_path: Path) -> None:
+    """It may answer, if only it is asked with its secret."""
+    bridge = Bridge()
+    with pytest.raises(Refused, match=r"set yarn.staging-directory as it was when the cluster was started"):
+        bridge.sessions(tmp_path).stop(ID)
+    assert (bridge.yarn.killed, bridge.staging.removals) == ([], 0)
+
+
+def test_a_session_whose_job_manager_refuses_is_not_killed(known: Path) -> None:
+    bridge = Bridge()
+    with serving({"DELETE /cluster": [(403, {"errors": ["only an admin may shut it down"]})]}) as server:
+        bridge.yarn.tracking_url = server.url
+        with pytest.raises(Refused, match="only an admin may shut it down"):
+            bridge.sessions(known).stop()
+    assert (bridge.yarn.killed, bridge.staging.removals) == ([], 0)
 
 
 @pytest.mark.parametrize(("configured", "slots"), [({}, "2"), ({"taskmanager.numberOfTaskSlots": "4"}, "4")])

@@ -78,11 +78,13 @@ def test_all_mistakes_are_reported_at_once_with_their_places(tmp_path: Path) -> 
 
 def test_a_variable_that_is_no_setting_is_ignored_with_a_warning(tmp_path: Path) -> None:
     environ = {"FLINTLOCK_REST_PROT": "1", "FLINTLOCK_SPARK_SQL_X": "1", "FLINTLOCK_JAVA_HOME": "/java", "HOME": "/h"}
+    environ["FLINTLOCK_BANANA"] = "1"  # of another program: like no variable of ours
 
     loaded = load(environ=environ, directory=tmp_path)
 
     assert loaded.configuration.as_dict() == {}
     assert loaded.warnings == (
+        "FLINTLOCK_BANANA is ignored: it sets no option",
         "FLINTLOCK_REST_PROT is ignored: it sets no option; did you mean 'FLINTLOCK_REST_PORT'?",
         "FLINTLOCK_SPARK_SQL_X is ignored: Spark's settings are set in flintlock.yaml or with -D",
     )

@@ -180,7 +180,12 @@ class DispatcherHarness:
     """One JobManager with fakes. The cluster outlasts every Dispatcher that leads on it."""
 
     def __init__(
-        self, cluster: MemoryCluster | None = None, config: Mapping[str, str] | None = None, holder: str = "jm"
+        self,
+        cluster: MemoryCluster | None = None,
+        config: Mapping[str, str] | None = None,
+        holder: str = "jm",
+        *,
+        unshared_checkpoints: str = "",
     ) -> None:
         self.cluster: Final = cluster or MemoryCluster()
         self.faults: Final = Faults()
@@ -202,6 +207,7 @@ class DispatcherHarness:
             lost_leaders=self._read_lost_leaders,
             count_lost_leader=self._count_lost_leader,
             savepoints=self.savepoints,
+            unshared_checkpoints=unshared_checkpoints,
         )
 
     async def _read_lost_leaders(self, job_ids: Collection[JobId]) -> Mapping[JobId, int]:

@@ -300,6 +300,22 @@ def test_the_job_runs_once_and_nothing_is_left_wherever_the_jobmanager_dies() ->
 
 
 @virtual_time
+async def test_the_job_is_stored_with_the_reading_of_the_clock_that_its_timeout_counts_on() -> None:
+    """Also if the JobManager dies before it has recovered anything, and the next one's clock is a day ahead."""
+    first = JobCluster()
+    stores = first.harness.stores()
+    job = ClusterJob(source=first.disk, record=first.disk, result_timeout_s=0.0)
+    await job.prepare(stores, first.harness.services, first.harness.term(stores).gate)
+
+    second = JobCluster(first.harness.cluster, first.disk)
+    second.harness.clock_error_ms = 86_400_000
+    async with second.running():
+        master = await second.job_master()
+
+        assert 0 <= master.cluster_ms() - master.job.submitted_at_ms < 1000
+
+
+@virtual_time
 async def test_a_jobmanager_that_is_started_after_the_end_runs_nothing() -> None:
     """Its HA data is gone, and a supervisor that was paused starts it once more."""
     cluster = JobCluster()

@@ -11,11 +11,10 @@ from flintlock.model.access.confinement import removal_problem
 from flintlock.model.commands import RescaleJob
 from flintlock.model.errors import Conflict, Invalid, InvariantBroken, KeyReused, Refused
 from flintlock.model.ids import JobId, StepName, VertexId
-from flintlock.model.jobgraph import Artifact, ArtifactKind, JobGraph, JobType, JobVertex, Versions, vertex_id
+from flintlock.model.jobgraph import Artifact, ArtifactKind, JobGraph, JobType, Versions
 from flintlock.model.jobs import JobOutcome, JobResult, JobSubmission, ParallelismRange, StoredJob
-from flintlock.model.operations import Function, Sink
+from flintlock.model.operations import Function
 from flintlock.model.states import JobStatus
-from flintlock.model.streaming.streams import StreamQuery
 from flintlock.model.tasks import RemoveFiles
 
 ENDED = JobResult(job_id=A, name="job", status=JobStatus.FINISHED, start_ms=1, end_ms=2)
@@ -224,14 +223,3 @@ def test_checkpoints_that_each_host_has_of_its_own_are_refused() -> None:
     core.check_shared_checkpoints(streaming, "/state/checkpoints", two[::2])
     core.check_shared_checkpoints(streaming, "", two)
     core.check_shared_checkpoints(structs.replace(streaming, job_type=JobType.BATCH), "/state/checkpoints", two)
-
-
-def test_a_sink_that_another_job_writes_to_is_not_taken_back() -> None:
-    sink = Sink(format="parquet", path="/out")
-    vertex = JobVertex(id=vertex_id(A, "out"), name=StepName("out"), operation=sink, query=StreamQuery(uid="out-v1"))
-    own = JobGraph(job_id=A, name="job", job_type=JobType.STREAMING, vertices=(vertex,))
-    elsewhere = structs.replace(vertex, operation=structs.replace(sink, path="/other"))
-    with pytest.raises(Conflict, match="writes to /out: stop it"):
-        core.check_not_written(own, [structs.replace(own, job_id=B)])
-
-    core.check_not_written(own, [structs.replace(own, job_id=B, vertices=(elsewhere,))])

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from flintlock.dispatcher.leadership.leader_watch import GRACE_S, LeaderWatch, is_loopback
 from flintlock.gateways.leader import LeaderAnswer, LeaderGateway, LeaderLivenessProbe, StandbyAddresses, TermEnd
-from flintlock.ha.leader_info import KnownLeader, LeaderInfo
+from flintlock.ha.leader_info import ApplicationAttempt, KnownLeader, LeaderInfo
 from flintlock.model.application import ApplicationStatus
 from flintlock.model.errors import Refused, Unavailable
 from flintlock.model.ids import Epoch, FencingToken
@@ -84,6 +84,7 @@ class WatchHarness:
         self.known = KnownLeader()
         self.register = Register()
         self.own: set[FencingToken] = set()
+        self.attempt: ApplicationAttempt | None = None
         self.running: asyncio.Task[ApplicationStatus] | None = None  # written by `watching`
 
     def start(self, leader: Leader, address: str = ADDRESS) -> SimulatedProcess:
@@ -92,9 +93,17 @@ class WatchHarness:
         return process
 
     def publish_leader(
-        self, token: FencingToken, *, address: str = ADDRESS, confirmed: bool = True, host: str = "there"
+        self,
+        token: FencingToken,
+        *,
+        address: str = ADDRESS,
+        confirmed: bool = True,
+        host: str = "there",
+        attempt: ApplicationAttempt | None = None,
     ) -> None:
-        self.known.update(LeaderInfo(token=token, rpc=address, rest="", confirmed=confirmed, host=host))
+        self.known.update(
+            LeaderInfo(token=token, rpc=address, rest="", confirmed=confirmed, host=host, attempt=attempt)
+        )
 
     @asynccontextmanager
     async def watching(self) -> AsyncGenerator[None]:
@@ -104,6 +113,7 @@ class WatchHarness:
             connect=lambda address: self.standby.connect(LeaderGateway, address, timeout_s=3600),
             is_own=self.own.__contains__,
             own=OWN,
+            attempt=self.attempt,
         )
         async with asyncio.TaskGroup() as tasks:
             self.running = tasks.create_task(watch.run())
@@ -275,3 +285,40 @@ async def test_standby_ends_with_the_leader_that_shuts_the_cluster_down_and_decl
         assert harness.running is not None
         assert await harness.running is ApplicationStatus.FAILED
     assert harness.register.declared_dead == []
+
+
+@virtual_time
+async def test_leader_of_an_earlier_attempt_of_the_application_is_dead_whether_it_answers_or_not() -> None:
+    """It may run on a node that YARN has lost; YARN starts an attempt only when it has given up the one before."""
+    for address in (ADDRESS, "127.0.0.1:1"):
+        harness = WatchHarness()
+        harness.attempt = ApplicationAttempt(application="application_1_0001", number=2)
+        async with harness.watching():
+            first = ApplicationAttempt(application="application_1_0001", number=1)
+            harness.publish_leader(FIRST, address=address, attempt=first)
+            await asyncio.sleep(0.01)
+            assert harness.register.declared_dead == [FIRST]
+            assert harness.leader.asked == []
+
+
+@virtual_time
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        None,
+        ApplicationAttempt(application="application_1_0001", number=2),
+        ApplicationAttempt(application="application_1_0001", number=3),
+        ApplicationAttempt(application="application_1_0002", number=1),
+    ],
+)
+async def test_leader_of_a_later_attempt_or_of_another_application_keeps_its_term(
+    attempt: ApplicationAttempt | None,
+) -> None:
+    """Else an attempt that YARN has given up, and that still runs, would depose the one that YARN has started."""
+    harness = WatchHarness()
+    harness.attempt = ApplicationAttempt(application="application_1_0001", number=2)
+    async with harness.watching():
+        harness.publish_leader(FIRST, attempt=attempt)
+        await asyncio.sleep(1000)
+        assert harness.register.declared_dead == []
+        assert harness.leader.asked == [FIRST]

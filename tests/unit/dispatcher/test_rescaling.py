@@ -7,21 +7,23 @@ import asyncio
 from msgspec import structs
 from tests.unit.dispatcher.dispatcher_harness import A, DispatcherHarness, empty, settle, status, until
 from tests.unit.dispatcher.test_savepoints import TRIGGER, completed, operation, running, streaming
+from tests.unit.savepoints.checkpoint_samples import streaming_job
 
 from flintlock.dispatcher.core import rescale_outcomes
 from flintlock.dispatcher.endpoint import Dispatcher
 from flintlock.ha import payloads
 from flintlock.model.commands import OperationStatus, RescaleJob, TriggerOperation, TriggerSavepoint
-from flintlock.model.ids import TriggerId
+from flintlock.model.ids import RegionId, TriggerId
 from flintlock.model.jobs import ExecutionInfo, JobRescaling, ParallelismRange, StoredJob
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.streaming.checkpoints import QueryProgress, StateRescale, StateRescaled
+from flintlock.model.streaming.streams import StreamQuery, Trigger, TriggerKind
 from flintlock.testing.fakes.fake_jobmaster import FakeJobMasterRunner
 from flintlock.testing.virtual_time import virtual_time
 
 RESCALE = TriggerOperation(trigger_id=TRIGGER, command=RescaleJob(job_id=A, parallelism=4))
 SAVE = TriggerOperation(trigger_id=TriggerId("2" * 32), command=TriggerSavepoint(job_id=A, target_directory="/s"))
-FORMER = "query 'out' goes on with 2 partitions: the disk is full"
+FORMER = "query 'out' continues with 2 partitions: the disk is full"
 
 
 def reported(failure: str = "", trigger_id: TriggerId = TRIGGER, attempt: int = 1) -> ExecutionInfo:
@@ -81,6 +83,30 @@ async def test_a_state_that_cannot_be_repartitioned_leaves_the_job_with_what_it_
         assert isinstance(reverted, RescaleJob)
         assert (reverted.reverts, reverted.rescale, reverted.vertices) == (True, None, {})
         assert await status(dispatcher) is JobStatus.RUNNING
+
+
+def test_where_a_rescale_has_failed_for_some_queries_the_others_are_named() -> None:
+    """They keep what they have: a repeated rescale is about the rest."""
+    graph = streaming_job("a-v1", "b-v1", "c-v1")
+    stateless = StateRescaled(trigger_id=TRIGGER)
+    executions = [
+        structs.replace(execution, region=RegionId(number))
+        for number, execution in enumerate(
+            (
+                reported(),
+                reported("the disk is full"),
+                structs.replace(running(1), query=QueryProgress(checkpoint="/c", rescaled=stateless)),
+            )
+        )
+    ]
+
+    assert rescale_outcomes(graph, executions, TRIGGER) == (
+        "query 's1' continues with 2 partitions: the disk is full",
+        "query 's0' has 4 partitions now",
+    )
+    assert rescale_outcomes(graph, (executions[0], executions[2]), TRIGGER) is None
+    executions[1] = structs.replace(executions[0], region=RegionId(1))
+    assert rescale_outcomes(graph, executions, TRIGGER) == ()
 
 
 @virtual_time
@@ -170,5 +196,23 @@ async def test_an_attempt_that_does_not_run_or_speaks_of_another_rescale_is_no_o
         assert rescale_outcomes(graph, (reported(trigger_id=TriggerId("9" * 32)),), TRIGGER) is None
         assert rescale_outcomes(graph, (reported(), ended), TRIGGER) is None
         assert rescale_outcomes(graph, (ended, reported()), TRIGGER) == ()
+        rescaled = structs.replace(reported(), state=ExecutionState.FINISHED)
+        assert rescale_outcomes(graph, (rescaled,), TRIGGER) == ()
+        failed = structs.replace(reported(failure="the disk is full"), state=ExecutionState.FINISHED)
+        assert len(rescale_outcomes(graph, (failed,), TRIGGER) or ()) == 1, "also of one that was stopped since"
+
+
+@virtual_time
+async def test_a_query_that_was_stopped_before_it_was_rescaled_is_reported_unless_it_ends_by_itself() -> None:
+    """A job may be stopped, also for an upgrade, while it is rescaled."""
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        graph = (await streaming(harness, dispatcher), stored(harness).graph)[1]
         finished = structs.replace(running(0), state=ExecutionState.FINISHED)
-        assert rescale_outcomes(graph, (finished,), TRIGGER) == ()
+        problems = rescale_outcomes(graph, (finished,), TRIGGER)
+        assert problems == ("query 'out' was stopped before its state was repartitioned",)
+
+        once = StreamQuery(uid="files-v1", trigger=Trigger(kind=TriggerKind.AVAILABLE_NOW))
+        read, written = graph.vertices
+        ends = structs.replace(graph, vertices=(read, structs.replace(written, query=once)))
+        assert rescale_outcomes(ends, (finished,), TRIGGER) == ()

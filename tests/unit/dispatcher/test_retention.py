@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from structlog.testing import capture_logs
-from tests.unit.dispatcher.dispatcher_harness import A, B, DispatcherHarness, empty, submission
+from tests.unit.dispatcher.dispatcher_harness import A, B, DispatcherHarness, empty, graph, settle, submission
 
 from flintlock.dispatcher.endpoint import Dispatcher
 from flintlock.dispatcher.retention.retention_clock import RECORD_PERIOD_S
@@ -14,9 +14,9 @@ from flintlock.ha import payloads
 from flintlock.model import log_events
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import JobId
-from flintlock.model.jobs import RetentionReading
+from flintlock.model.jobs import RetentionReading, StoredJob
 from flintlock.testing.job_lists import all_jobs
-from flintlock.testing.virtual_time import virtual_time
+from flintlock.testing.virtual_time import now_ms, virtual_time
 
 DAY_MS = 86_400_000
 HOUR_S = 3600.0
@@ -113,6 +113,42 @@ async def test_retention_goes_on_where_the_former_leader_recorded_it() -> None:
 
 
 @virtual_time
+async def test_job_is_stored_with_the_reading_of_the_clock_at_its_submission() -> None:
+    """`job.timeout` counts from it: the wall clocks of two leaders may be hours apart."""
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        begin_ms = _reading(harness).clock_ms
+        await asyncio.sleep(100)
+        harness.clock_error_ms = 8 * DAY_MS
+        await harness.submitted(dispatcher)
+
+        stored = payloads.STORED_JOB.decode(harness.cluster.graphs[A], "the graph")
+        assert stored.submitted_at_ms == begin_ms + 100_000
+        assert stored.submitted_ms >= begin_ms + 8 * DAY_MS
+
+
+@virtual_time
+@pytest.mark.parametrize("ahead_ms", [0, DAY_MS, -DAY_MS], ids=["agree", "corrected", "set ahead"])
+async def test_job_of_an_older_version_has_used_what_has_passed_by_the_wall_clock(ahead_ms: int) -> None:
+    """The retention clock began when the wall clock was wrong, which was corrected later: they cannot be compared."""
+    harness = DispatcherHarness()
+    harness.clock_error_ms = 10 * DAY_MS + ahead_ms
+    async with harness.leading():
+        await settle()
+    harness.clock_error_ms = 10 * DAY_MS
+    old = StoredJob(graph=graph(A), submitted_ms=now_ms() + harness.clock_error_ms)
+    harness.cluster.graphs[A] = payloads.STORED_JOB.encode(old)
+    await asyncio.sleep(3600)
+    for hours in (1, 2):
+        async with harness.leading():
+            await settle()
+            runner = harness.runner()
+            used_ms = runner.cluster_ms() - runner.job.timed_from_ms
+            assert used_ms == pytest.approx(hours * 3_600_000, abs=20_000)
+        await asyncio.sleep(3600)
+
+
+@virtual_time
 async def test_clock_that_went_back_between_two_leaders_is_logged() -> None:
     harness = DispatcherHarness()
     async with harness.leading():
@@ -138,6 +174,20 @@ async def test_first_leader_with_a_clock_ahead_forgets_nothing_that_an_older_ver
 
 
 @virtual_time
+async def test_clock_is_recorded_before_a_job_can_be_stamped_with_it() -> None:
+    """Else the end of a job under a first leader whose clock is behind is long ago for the next leader."""
+    harness = DispatcherHarness()
+    harness.clock_error_ms = -30 * DAY_MS
+    async with harness.leading():
+        first = _reading(harness)
+    harness.clock_error_ms = 0
+    async with harness.leading():
+        await asyncio.sleep(RECORD_PERIOD_S)
+
+    assert _reading(harness).clock_ms - first.clock_ms < 2 * RECORD_PERIOD_S * 1000
+
+
+@virtual_time
 @pytest.mark.parametrize("damage", [b"", b"\xc1 not a reading"])
 async def test_damaged_record_of_the_clock_is_replaced(damage: bytes) -> None:
     harness = DispatcherHarness()
@@ -151,10 +201,45 @@ async def test_damaged_record_of_the_clock_is_replaced(damage: bytes) -> None:
 
 
 @virtual_time
+@pytest.mark.parametrize("before", [b"\xc1 not a reading", None], ids=["damaged", "of an older version"])
+@pytest.mark.parametrize("ends", [True, False])
+async def test_cluster_with_jobs_serves_them_on_a_full_disk_though_its_clock_is_not_recorded(
+    before: bytes | None, ends: bool
+) -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        await (end_a_job(harness, dispatcher) if ends else harness.submitted(dispatcher))
+    harness.cluster.retention_clock = before
+    harness.faults.failing["retention_clock.record:before"] = Unavailable("the disk is full")
+    with capture_logs() as logs:
+        async with asyncio.timeout(60), harness.leading() as dispatcher:
+            assert await listed(dispatcher) == {A}
+            harness.faults.failing.clear()
+            await asyncio.sleep(1.5 * RECORD_PERIOD_S)
+            assert _reading(harness).clock_ms > 0
+
+    assert log_events.RETENTION_CLOCK_NOT_RECORDED in [entry["event"] for entry in logs]
+
+
+@virtual_time
+async def test_new_cluster_waits_until_its_clock_is_recorded() -> None:
+    """Else the end of its first job could be long ago for a next leader whose clock is ahead."""
+    harness = DispatcherHarness()
+    harness.faults.failing["retention_clock.record:before"] = Unavailable("the disk is full")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(3600), harness.leading():
+            pass
+
+    harness.faults.failing.clear()
+    async with harness.leading():
+        assert _reading(harness).clock_ms > 0
+
+
+@virtual_time
 async def test_clock_that_cannot_be_recorded_is_logged_and_nothing_else() -> None:
     harness = DispatcherHarness(config={"job-result-store.retention": "10 min"})
-    harness.faults.failing["retention_clock.record:before"] = OSError("busy")
     async with harness.leading() as dispatcher:
+        harness.faults.failing["retention_clock.record:before"] = OSError("busy")
         with capture_logs() as logs:
             await end_a_job(harness, dispatcher)
             await asyncio.sleep(720)

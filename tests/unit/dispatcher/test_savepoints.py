@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from msgspec import structs
 from tests.unit.dispatcher.dispatcher_harness import (
     A,
@@ -27,10 +28,11 @@ from flintlock.model.commands import (
     TriggerSavepoint,
 )
 from flintlock.model.errors import Conflict, Invalid, NotFound, Refused, Unavailable
-from flintlock.model.ids import AttemptId, RegionId, StepName, TriggerId
+from flintlock.model.ids import AttemptId, InstanceId, RegionId, StepName, TaskManagerId, TriggerId
 from flintlock.model.jobgraph import JobType, JobVertex, vertex_id
 from flintlock.model.jobs import ExecutionInfo, JobSubmission
 from flintlock.model.operations import Sink, Source
+from flintlock.model.slots import ResourceOverview, TaskManagerInfo
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.streaming.savepoints import DisposalQuery, DisposeSavepoint
 from flintlock.model.streaming.streams import StreamQuery
@@ -225,6 +227,30 @@ async def streaming(
     return runner
 
 
+@virtual_time
+async def test_a_streaming_job_is_refused_while_taskmanagers_have_no_place_for_checkpoints_in_common() -> None:
+    """As they are when it is submitted; of those that come later, its attempts find out for themselves."""
+    harness = DispatcherHarness(unshared_checkpoints="/state/checkpoints")
+    registered = [
+        TaskManagerInfo(
+            id=TaskManagerId(host),
+            instance=InstanceId(host),
+            address=f"{host}:7000",
+            slots=1,
+            free_slots=1,
+            last_heartbeat_ms=0,
+        )
+        for host in ("10.0.0.1", "10.0.0.2")
+    ]
+    async with harness.leading() as dispatcher:
+        harness.resource_manager.seen = ResourceOverview(task_managers=tuple(registered))
+        with pytest.raises(Refused, match=r"TaskManagers are on 10\.0\.0\.1, 10\.0\.0\.2"):
+            await streaming(harness, dispatcher)
+        assert harness.cluster.graphs == {}
+        harness.resource_manager.seen = ResourceOverview(task_managers=tuple(registered[:1]))
+        await streaming(harness, dispatcher)
+
+
 def running(attempt: int) -> ExecutionInfo:
     return ExecutionInfo(region=RegionId(0), attempt=attempt, state=ExecutionState.RUNNING, timestamps={})
 
@@ -319,6 +345,31 @@ async def test_a_stopped_job_that_cannot_be_saved_keeps_its_checkpoints() -> Non
         assert failure is not None
         assert failure.message == "the disk is full; the job has finished, and its checkpoints are kept"
         assert [order.directories for order in harness.resource_manager.removed] == [("/out/.flintlock-1",)]
+
+
+@virtual_time
+async def test_checkpoints_that_a_stop_has_said_to_be_kept_are_kept_by_the_next_leader_too() -> None:
+    """The outcome of the stop is durable before the end of the job is."""
+    harness = DispatcherHarness()
+    checkpoints = f"/checkpoints/{A}"
+    async with harness.leading() as dispatcher:
+        runner = await streaming(harness, dispatcher)
+        await dispatcher.trigger(STOP)
+        await settle()
+        harness.savepoints.fail_with = Unavailable("the disk is full")
+        harness.faults.hold("results.create_dirty:before")
+        runner.end(JobStatus.FINISHED, scratch=(checkpoints,))
+        assert (await completed(dispatcher)).failure is not None
+        assert not await harness.ha.stores(harness.cluster.token).results.get(A)
+    harness.faults.held.clear()
+    harness.savepoints.fail_with = None
+    async with harness.leading() as dispatcher:
+        await until(lambda: len(harness.job_masters.made) == 2)
+        harness.runner().end(JobStatus.FINISHED, scratch=(checkpoints,))
+        await empty(dispatcher)
+
+        assert await status(dispatcher) is JobStatus.FINISHED
+        assert checkpoints not in [path for order in harness.resource_manager.removed for path in order.directories]
 
 
 @virtual_time

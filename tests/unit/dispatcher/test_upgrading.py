@@ -152,6 +152,22 @@ async def test_a_job_whose_predecessor_cannot_be_stopped_fails_and_the_predecess
 
 
 @virtual_time
+async def test_a_job_whose_predecessor_has_failed_without_a_savepoint_fails_and_is_not_quarantined() -> None:
+    """Under the next leader, too: it was never initialised, so nothing has changed that could be found out."""
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        await stopping(harness, dispatcher)
+    harness.job_masters.made.clear()
+    harness.savepoints.fail_with = Invalid(f"{LOCATION} is not a savepoint")
+    async with harness.leading() as dispatcher:
+        (await running_of(harness, A)).fail("out of memory")
+
+        assert (await ended(dispatcher, B)).status is JobStatus.FAILED
+        await until(lambda: B not in dispatcher.jobs)
+        assert not harness.cluster.quarantined
+
+
+@virtual_time
 async def test_a_job_that_is_cancelled_while_its_predecessor_stops_ends_and_never_starts() -> None:
     """Also under the next leader."""
     harness = DispatcherHarness()
@@ -262,3 +278,40 @@ async def test_the_former_job_does_not_take_its_sinks_back_once_more() -> None:
 
         assert (await snapshot(dispatcher, B)).successor == BACK
         assert "execution.state-recovery.rewind-sinks" not in former_graph(harness, BACK).config
+
+
+@virtual_time
+async def test_a_disk_that_is_full_for_a_while_delays_an_upgrade_and_leaves_none_without_a_job() -> None:
+    """First the savepoint of the predecessor cannot be made, which no longer runs; then the new job not be restored."""
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        former = await stopping(harness, dispatcher)
+        harness.savepoints.fail_with = Unavailable("the disk is full")
+        former.finish()
+        await asyncio.sleep(5)
+        harness.savepoints.fail_with = None
+        await until(lambda: bool(harness.savepoints.made))
+        harness.savepoints.fail_with = Unavailable("the disk is full")
+        await asyncio.sleep(5)
+        assert runner_of(harness, B) is None
+        harness.savepoints.fail_with = None
+
+        await running_of(harness, B)
+        assert (await snapshot(dispatcher, A)).successor == B
+
+
+@virtual_time
+async def test_a_job_that_its_user_stops_too_names_its_successor() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        former = await streaming(harness, dispatcher)
+        await dispatcher.submit_job(upgrade(former_graph(harness)))
+        await dispatcher.trigger(STOP)
+        await until(lambda: bool(former.queries))
+        await settle()
+        former.finish()
+        await running_of(harness, B)
+
+        operations = (await dispatcher.job_changes(JobQuery(job_id=A))).operations
+        assert [each.trigger_id for each in operations] == [STOP.trigger_id, B]
+        assert (await snapshot(dispatcher, A)).successor == B

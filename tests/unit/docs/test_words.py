@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,6 +64,11 @@ WORDS = re.compile(
     r"\b(?:whoever|nobody|somebody|anew|in earnest|mends?|mended|bur(?:y|ies|ied)|told)\b", re.IGNORECASE
 )
 
+#: What is said in other words in messages, too: continues; is already running; a whole number, a list, text.
+IN_MESSAGES = re.compile(
+    r"\b(?:go(?:es)? on|went on|runs already|expected '(?:int|float|bool|str|array|object)'|of type (?:int|str))\b"
+)
+
 
 def test_no_page_has_a_phrase_that_was_replaced() -> None:
     texts = {page.relative_to(ROOT): " ".join(page.read_text(encoding="utf-8").split()) for page in PAGES}
@@ -88,3 +94,22 @@ def test_help_options_and_pages_name_their_subject() -> None:
         **{option.key: f"{option.description} {option.unset}" for option in OPTIONS},
     }
     assert [(place, found.group()) for place, text in texts.items() if (found := WORDS.search(text))] == []
+
+
+def texts(source: Path) -> Iterator[tuple[int, str]]:
+    """Yield the strings of a source file, with their lines, without those that only document."""
+    nodes = list(ast.walk(ast.parse(source.read_bytes())))
+    documenting = {node.value for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in documenting:
+            yield node.lineno, node.value
+
+
+def test_messages_and_pages_have_plain_words() -> None:
+    sources = sorted((ROOT / "src").rglob("*.py"))
+    found = [(str(source.relative_to(ROOT)), *text) for source in sources for text in texts(source)]
+    found += [
+        (str(page.relative_to(ROOT)), 1, page.read_text(encoding="utf-8")) for page in PAGES if page.suffix == ".md"
+    ]
+    found += [(place, 1, text) for place, text in helps(app, "flintlock")]
+    assert [(place, line, bad.group()) for place, line, text in found if (bad := IN_MESSAGES.search(text))] == []

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flintlock.config.configuration import Configuration
-from flintlock.entrypoints.high_availability import check_leases, checkpoints_dir, work_dir
+from flintlock.entrypoints.high_availability import check_leases, checkpoints_dir, unshared_checkpoints, work_dir
 from flintlock.entrypoints.process import ProcessSettings
 from flintlock.model.errors import Invalid
 from flintlock.security.cluster_secret import ClusterSecret
@@ -86,3 +86,16 @@ def test_checkpoints_are_where_all_taskmanagers_write() -> None:
     own = place(taskmanager__runner__user="nobody", taskmanager__runner__directory="/runners")
     assert own.startswith("/runners/")
     assert own.endswith("-nobody/checkpoints")
+
+
+def test_checkpoints_are_of_each_machine_unless_their_place_was_chosen_or_storage_is_shared(tmp_path: Path) -> None:
+    def place(given: dict[str, str]) -> str:
+        secret = ClusterSecret(bytes(32))
+        return unshared_checkpoints(
+            ProcessSettings(state_dir=Path("/state"), configuration=Configuration(given), secret=secret)
+        )
+
+    zookeeper = {"high-availability.type": "zookeeper", "high-availability.storageDir": str(tmp_path)}
+    assert place({}) == "/state/checkpoints"
+    assert place({"state.checkpoints.dir": "/chosen"}) == ""
+    assert place(zookeeper) == ""

@@ -64,7 +64,7 @@ def test_workers_outlive_their_leader_and_are_taken_over_by_the_next_one(tmp_pat
 
         async def term() -> None:
             async with local_workers(settings(tmp_path), Epoch(1)) as workers:
-                assert workers.taken_over == ()
+                assert await workers.taken_over() == ()
                 started.set_result(await workers.start())
                 await asyncio.get_running_loop().create_future()
 
@@ -76,7 +76,7 @@ def test_workers_outlive_their_leader_and_are_taken_over_by_the_next_one(tmp_pat
 
     async def second(name: TaskManagerId) -> None:
         async with local_workers(settings(tmp_path), Epoch(2)) as workers:
-            assert workers.taken_over == (name,)
+            assert await workers.taken_over() == (name,)
             other = await workers.start()
             assert len({*records(tmp_path)}) == 2
             await workers.release(name)
@@ -118,7 +118,7 @@ def test_worker_that_was_taken_over_and_ends_is_reported(tmp_path: Path) -> None
 
         async def scenario() -> None:
             async with local_workers(settings(tmp_path), Epoch(2)) as workers:
-                assert workers.taken_over == ("worker-1",)
+                assert await workers.taken_over() == ("worker-1",)
                 left.kill()
                 log = tmp_path / "log" / "taskmanager-1003.log"
                 assert await workers.ended() == WorkerEnded(
@@ -142,7 +142,7 @@ def test_records_of_processes_that_have_ended_or_are_others_are_removed(tmp_path
 
     async def scenario() -> None:
         async with local_workers(settings(tmp_path), Epoch(2)) as workers:
-            assert workers.taken_over == ()
+            assert await workers.taken_over() == ()
 
     asyncio.run(scenario())
     assert records(tmp_path) == {}

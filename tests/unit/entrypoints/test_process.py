@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import structlog
 
 from flintlock.entrypoints.process import EXIT_CODES, EXIT_FATAL, EXIT_UNUSABLE, ProcessSettings, start
 from flintlock.host.processes.pid_files import read_exit
@@ -23,23 +19,9 @@ from flintlock.model.errors import Corrupt, InvariantBroken, Unavailable
 
 
 @pytest.fixture(autouse=True)
-def arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Generator[None]:
-    """Give each test a state directory, and undo what `start` sets for its whole process."""
+def arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, restored_process: None) -> None:
+    """Give each test a state directory."""
     monkeypatch.setattr(sys, "argv", ["test", "--state-dir", str(tmp_path)])
-    configure = structlog.configure
-
-    def configure_without_cache(**options: Any) -> None:
-        """Let no logger of a module keep these settings: later tests capture what it logs."""
-        options["cache_logger_on_first_use"] = False
-        configure(**options)
-
-    monkeypatch.setattr(structlog, "configure", configure_without_cache)
-    thresholds, callbacks = gc.get_threshold(), list(gc.callbacks)
-    yield
-    structlog.reset_defaults()
-    gc.callbacks[:] = callbacks
-    gc.set_threshold(*thresholds)
-    gc.unfreeze()
 
 
 @pytest.mark.parametrize(

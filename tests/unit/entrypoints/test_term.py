@@ -256,10 +256,15 @@ class RecordingDriver:
 
     slots = 1
     resources = Resources()
-    taken_over: tuple[TaskManagerId, ...] = ()
 
     def __init__(self) -> None:
         self.asked: Final[list[str]] = []
+
+    async def taken_over(self) -> tuple[TaskManagerId, ...]:
+        return ()
+
+    async def found(self) -> TaskManagerId:
+        return TaskManagerId("former")
 
     async def start(self) -> TaskManagerId:
         self.asked.append("start")
@@ -290,6 +295,7 @@ async def test_paused_leader_starts_and_releases_no_worker() -> None:
         await asyncio.sleep(60)
         assert driver.asked == []
         assert (await workers.ended()).id == "worker"  # waiting for the end of a worker needs no leadership
+        assert await workers.found() == "former"
         assert (workers.slots, workers.resources) == (1, Resources())
         assert workers.withdraw_start()  # neither does a start that is not needed any more
 

@@ -64,7 +64,9 @@ def examples() -> dict[str, object]:
     job = stored_job(key="key", digest="digest")
     file = f"graphs/{JOB_A}-3-{'0' * 32}"
     return {
-        "stored_job": structs.replace(job, requirements={VertexId("v"): ParallelismRange(lower=1, upper=3)}),
+        "stored_job": structs.replace(
+            job, requirements={VertexId("v"): ParallelismRange(lower=1, upper=3)}, submitted_at_ms=1_500
+        ),
         "job_result": job_result(),
         "region_record": region_record(phase=RegionPhase.ACCEPTED, attempt=2),
         "job_history": job_history(),

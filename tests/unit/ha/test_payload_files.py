@@ -3,14 +3,24 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import threading
+import uuid
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 from tests.contract.records import JOB_A, JOB_B
 
-from flintlock.ha.zookeeper.storage.payload_files import PayloadFiles, PayloadGone, PayloadUnreadable, payload_files
+from flintlock.ha.zookeeper.storage.payload_files import (
+    THREADS,
+    PayloadFiles,
+    PayloadGone,
+    PayloadUnreadable,
+    payload_files,
+)
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import Epoch
 
@@ -101,6 +111,22 @@ async def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGener
     await opened.close()
 
 
+async def test_a_check_whether_a_directory_can_be_written_leaves_nothing(anywhere: PayloadFiles) -> None:
+    await anywhere.check_writable()
+
+    assert await anywhere.sweep(E1, set()) == 0
+
+
+async def test_a_directory_that_cannot_be_written_is_noticed_though_it_can_be_read(
+    files: PayloadFiles, tmp_path: Path
+) -> None:
+    (tmp_path / "c" / "progress").rmdir()
+
+    await files.check_directory()
+    with pytest.raises(Unavailable, match=r"high-availability\.storageDir"):
+        await files.check_writable()
+
+
 async def test_a_whole_file_is_copied_and_read_in_pieces(anywhere: PayloadFiles, tmp_path: Path) -> None:
     content = bytes(range(256)) * 10_000
     (tmp_path / "source").write_bytes(content)
@@ -170,3 +196,37 @@ async def test_a_storage_directory_that_hangs_is_given_up_and_closed(tmp_path: P
         await opened.read("graphs/hangs")
     async with asyncio.timeout(30):
         await opened.close()
+
+
+class HangingWrites(MemoryFileSystem):
+    """Files in memory; a write to a folder hangs until it is released."""
+
+    cachable = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hangs_in = ""
+        self.released = threading.Event()
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+        if self.hangs_in and f"/{self.hangs_in}/" in path:
+            self.released.wait(60)
+        super().pipe_file(path, value, mode=mode, **options)
+
+
+async def test_checks_that_hang_leave_the_threads_to_the_payloads() -> None:
+    fs = HangingWrites()
+    files = PayloadFiles(fs, f"/{uuid.uuid4().hex}", limit_s=5.0)
+    await files.claim()
+    name = await files.write("graphs", JOB_A, E1, b"x")
+    fs.hangs_in = "progress"
+    async with asyncio.TaskGroup() as tasks:
+        checks = [tasks.create_task(files.check_writable(), name="check") for _ in range(2 * THREADS)]
+        await asyncio.sleep(0)
+
+        assert await files.read(name) == b"x"
+        await files.check_readable()
+        fs.released.set()
+        await asyncio.gather(*checks)
+    assert await files.sweep(E1, set()) == 0
+    await files.close()

@@ -10,18 +10,21 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from flintlock.ha.embedded import writer
+from flintlock.ha.embedded import services, silent_leader_watch, writer
 from flintlock.ha.embedded.services import STORE_FILE, EmbeddedHaServices, embedded_ha
 from flintlock.ha.embedded.sqlite_file import rewrite_header, write_lock_holder
 from flintlock.ha.leader_info import LeaderInfo
 from flintlock.host.processes.process import cpu_time_s
 
 pytestmark = pytest.mark.anyio
+
+T = TypeVar("T")
 
 SILENCE_S = 0.4
 
@@ -95,7 +98,9 @@ class Answers:
 
 
 @asynccontextmanager
-async def standby(state_dir: Path, answers: Answers) -> AsyncGenerator[tuple[EmbeddedHaServices, asyncio.Task[int]]]:
+async def standby(
+    state_dir: Path, answers: Answers, is_blocked: Callable[[int], bool] = lambda _: False
+) -> AsyncGenerator[tuple[EmbeddedHaServices, asyncio.Task[int]]]:
     """Stand by; yields the services, and a task that returns the epoch in which it leads."""
     async with (
         asyncio.timeout(60),
@@ -106,6 +111,7 @@ async def standby(state_dir: Path, answers: Answers) -> AsyncGenerator[tuple[Emb
             heartbeat_s=0.05,
             silence_s=SILENCE_S,
             leader_answers=answers,
+            is_blocked=is_blocked,
         ) as ha,
         asyncio.TaskGroup() as tasks,
     ):
@@ -176,6 +182,46 @@ async def test_a_leader_that_computes_in_its_recovery_is_spared(tmp_path: Path) 
             await until(lambda: bool(spared(logs, "it is recovering jobs")))
             assert leader.poll() is None
             leader.send_signal(signal.SIGSTOP)
+            assert await leading == 2
+        assert leader.wait() == -signal.SIGKILL
+
+
+async def test_a_leader_that_one_job_blocks_in_its_recovery_is_killed(tmp_path: Path) -> None:
+    """It would compute for ever: its successors count such leaders, and do without the job."""
+    blocked: list[int] = []
+    found: list[int] = []  # a process that is starved on a busy machine does not look busy either, and is killed
+
+    def is_blocked(pid: int) -> bool:
+        found.extend(pid for each in blocked if each == pid)
+        return pid in blocked
+
+    with child(LEADER, str(tmp_path), "recovers") as leader, capture_logs() as logs:
+        async with standby(tmp_path, Answers(), is_blocked=is_blocked) as (_, leading):
+            await until(lambda: bool(spared(logs, "it is recovering jobs")))
+            blocked.append(leader.pid)
+            assert await leading == 2
+        assert leader.wait() == -signal.SIGKILL
+        assert found
+
+
+async def test_a_leader_whose_store_does_not_answer_is_spared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stalled disk answers no write, neither the leader's nor the standby's: nobody could do better."""
+    answering = asyncio.Event()
+
+    class StalledWriter(writer.GroupWriter):
+        async def write(self, write: writer.Write[T], size: int = 0) -> T:
+            await answering.wait()
+            return await super().write(write, size)
+
+    monkeypatch.setattr(services, "GroupWriter", StalledWriter)
+    monkeypatch.setattr(silent_leader_watch, "_PROOF_S", 0.2)
+    with child(LEADER, str(tmp_path), "beats") as leader, capture_logs() as logs:
+        leader.send_signal(signal.SIGSTOP)
+        async with standby(tmp_path, Answers()) as (_, leading):
+            await until(lambda: bool(spared(logs, "the store did not answer within 0.2 s")))
+            assert not leading.done()
+            assert leader.poll() is None
+            answering.set()
             assert await leading == 2
         assert leader.wait() == -signal.SIGKILL
 

@@ -11,7 +11,15 @@ import pytest
 from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.election import LatchElection
 from flintlock.ha.zookeeper.operations import Create
-from flintlock.ha.zookeeper.storage.storage_health import CHECK_LIMIT_S, CHECK_S, STEP_DOWN_S, StorageHealth
+from flintlock.ha.zookeeper.storage.storage_health import (
+    CHECK_LIMIT_S,
+    CHECK_S,
+    NOT_READY,
+    READY,
+    STEP_DOWN_S,
+    Access,
+    StorageHealth,
+)
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import Epoch
 from flintlock.testing.fakes.fake_zookeeper import FakeEnsemble, FakeLink
@@ -28,12 +36,24 @@ class Directory:
     def __init__(self) -> None:
         self.hangs = False
         self.fails = False
+        self.full = False
+        self.writes_hang = False
+        self.write_checks = 0  # that have begun
+        self.takes_s = 0.0  # how long one takes
 
     async def check(self) -> None:
         while self.hangs:  # noqa: ASYNC110 (virtual time)
             await asyncio.sleep(0.1)
         if self.fails:
             raise Unavailable("it is not mounted")
+
+    async def check_writable(self) -> None:
+        self.write_checks += 1
+        await asyncio.sleep(self.takes_s)
+        while self.writes_hang:  # noqa: ASYNC110 (virtual time)
+            await asyncio.sleep(0.1)
+        if self.full:
+            raise Unavailable("no space left on device")
 
 
 class Candidates:
@@ -50,12 +70,13 @@ class Candidates:
         self.leading: list[str] = []  # one after the other
         self.stepped_down: list[str] = []  # likewise
 
-    def join(self, name: str) -> None:
+    def join(self, name: str, *, full: bool = False, takes_s: float = 0.0) -> None:
         process = self.processes[name] = self.network.process(name)
         directory = self.directories[name] = Directory()
+        directory.full, directory.takes_s = full, takes_s
 
         async def run() -> None:
-            link, health = FakeLink(self.ensemble, process), StorageHealth(directory.check)
+            link, health = FakeLink(self.ensemble, process), StorageHealth(directory.check, directory.check_writable)
             process.spawn(link.run(), "link")
             process.spawn(health.run(), "health")
             election = LatchElection(
@@ -89,7 +110,7 @@ async def two() -> Candidates:
     return candidates
 
 
-@pytest.mark.parametrize("trouble", ["hangs", "fails"])
+@pytest.mark.parametrize("trouble", ["hangs", "fails", "full"])
 @virtual_time
 async def test_a_leader_that_does_not_reach_the_directory_gives_way_to_a_standby_that_does(trouble: str) -> None:
     candidates = await two()
@@ -113,6 +134,32 @@ async def test_a_directory_that_hangs_for_everybody_changes_no_leader() -> None:
 
 
 @virtual_time
+async def test_a_directory_that_is_full_for_everybody_changes_no_leader_and_the_next_one_leads_all_the_same() -> None:
+    candidates = await two()
+    for directory in candidates.directories.values():
+        directory.full = True
+
+    await asyncio.sleep(10 * STEP_DOWN_S)
+    assert candidates.leading == ["a"]
+
+    candidates.processes["a"].crash()
+    await until(lambda: candidates.leading == ["a", "b"], 20)
+
+
+@virtual_time
+async def test_a_candidate_that_only_reads_the_directory_does_not_lead_before_one_that_writes() -> None:
+    candidates = await two()
+    candidates.join("c")
+    candidates.directories["b"].full = True
+    await asyncio.sleep(NOTICED_S)
+
+    candidates.processes["a"].crash()
+
+    await until(lambda: len(candidates.leading) > 1, 20)
+    assert candidates.leading == ["a", "c"]
+
+
+@virtual_time
 async def test_a_candidate_that_does_not_reach_the_directory_does_not_lead_before_one_that_does() -> None:
     candidates = await two()
     candidates.join("c")
@@ -123,3 +170,80 @@ async def test_a_candidate_that_does_not_reach_the_directory_does_not_lead_befor
 
     await until(lambda: len(candidates.leading) > 1, 20)
     assert candidates.leading == ["a", "c"]
+
+
+@virtual_time
+async def test_a_candidate_that_joins_when_the_directory_is_full_for_everybody_changes_no_leader() -> None:
+    """It does not claim that it can write before it has tried: each start of one would end a term."""
+    candidates = await two()
+    for directory in candidates.directories.values():
+        directory.full = True
+    await asyncio.sleep(2 * STEP_DOWN_S)
+
+    for number in range(5):
+        candidates.join(f"c{number}", full=True)
+        await asyncio.sleep(NOTICED_S)
+
+    assert candidates.leading == ["a"]
+    assert candidates.stepped_down == []
+
+
+@pytest.mark.parametrize("takes_s", [each * 0.002 for each in range(20)])
+@virtual_time
+async def test_a_candidate_that_joins_and_writes_takes_over_from_a_leader_that_cannot_write(takes_s: float) -> None:
+    """At whichever step of creating its latch it finds out that it writes."""
+    candidates = await two()
+    for directory in candidates.directories.values():
+        directory.full = True
+    await asyncio.sleep(2 * STEP_DOWN_S)
+
+    candidates.join("c", takes_s=takes_s)
+
+    await until(lambda: candidates.leading == ["a", "c"], 3)
+
+
+@virtual_time
+async def test_a_process_that_has_not_written_yet_is_not_ready() -> None:
+    directory = Directory()
+    health = StorageHealth(directory.check, directory.check_writable)
+    assert (health.reached, health.latch_data, health.failing_s()) == (True, NOT_READY, 0.0)
+    directory.full = True
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(health.run(), name="health")
+        await asyncio.sleep(1)
+        assert (health.access, health.failing_s()) == (Access.READS, 1.0)
+        directory.full = False
+        await asyncio.sleep(NOTICED_S)
+        assert (health.latch_data, health.failing_s()) == (READY, 0.0)
+        running.cancel()
+
+
+@virtual_time
+async def test_a_directory_whose_writes_hang_can_be_read_and_is_not_written_to_by_one_check_after_another() -> None:
+    directory = Directory()
+    health = StorageHealth(directory.check, directory.check_writable)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(health.run(), name="health")
+        await asyncio.sleep(1)
+        begun = directory.write_checks
+        directory.writes_hang = True
+        await asyncio.sleep(600)
+        assert health.access is Access.READS
+        assert directory.write_checks == begun + 1
+        directory.writes_hang = False
+        await asyncio.sleep(NOTICED_S)
+        assert health.ready
+        running.cancel()
+
+
+@virtual_time
+async def test_a_candidate_whose_writes_hang_leads_where_nobody_writes() -> None:
+    candidates = await two()
+    for directory in candidates.directories.values():
+        directory.writes_hang = True
+    await asyncio.sleep(10 * STEP_DOWN_S)
+    assert candidates.stepped_down == []
+
+    candidates.processes["a"].crash()
+
+    await until(lambda: candidates.leading == ["a", "b"], 20)

@@ -10,6 +10,8 @@ import msgspec
 import pytest
 from tests.unit.ha.stored_records import CORPUS, KINDS, examples, meaning
 
+from flintlock.ha import payloads
+
 STORED = sorted(CORPUS.glob("*.bin"))
 
 
@@ -21,6 +23,16 @@ def test_a_stored_record_is_read_and_means_what_it_meant(path: Path) -> None:
 
     meant = msgspec.json.decode(path.with_suffix(".json").read_bytes())
     assert lacking(meant, meaning(record)) == []
+
+
+def test_the_timeout_of_a_job_that_an_older_version_stored_counts_from_its_submission_by_the_wall_clock() -> None:
+    old, new = (
+        payloads.STORED_JOB.decode((CORPUS / f"stored_job-{name}.bin").read_bytes(), "the corpus")
+        for name in ("0.1", "0.1-submitted-at")
+    )
+
+    assert (old.submitted_at_ms, old.timed_from_ms) == (0, old.submitted_ms)
+    assert new.timed_from_ms == new.submitted_at_ms == 1_500
 
 
 def test_every_kind_of_record_is_in_the_corpus() -> None:

@@ -5,15 +5,25 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Timer
 
 import msgspec
 import pytest
 
-from flintlock.client.clusters.discovery import find_cluster
+from flintlock.client.clusters.discovery import NO_WAIT, RestartWait, find_cluster
 from flintlock.client.clusters.local_cluster import cluster_status, remove_leftovers, stop_cluster
 from flintlock.config.files import load
+from flintlock.host.cluster_spec import ClusterSpec, write_cluster_spec, write_given_up
 from flintlock.host.processes import pid_files
-from flintlock.host.processes.pid_files import PidFile, announced, identity, job_managers, read_cluster_file, running
+from flintlock.host.processes.pid_files import (
+    PidFile,
+    announced,
+    identity,
+    job_managers,
+    read_cluster_file,
+    record_exit,
+    running,
+)
 from flintlock.model.errors import Invalid, Unavailable
 
 
@@ -123,6 +133,60 @@ def test_a_configured_address_brings_the_others_of_its_state_directory(
     assert addresses("rest.port=9") == ("http://127.0.0.1:10",)
     assert addresses("rest.port=11") == ("http://127.0.0.1:11",)  # of another cluster: this one is not meant
     assert addresses(urls=("http://a:1", "http://b:1")) == ("http://a:1", "http://b:1")
+
+
+def test_a_jobmanager_that_its_supervisor_starts_again_is_waited_for(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its users may not conclude that the cluster has ended, and start it again."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    own = identity(os.getpid())
+    write_cluster_spec(tmp_path, ClusterSpec(supervise=True))
+    write_pid(tmp_path, "supervisor", identity(sleeper.pid))
+
+    def killed() -> None:
+        announce(tmp_path, "run/jobmanager.json", "http://127.0.0.1:9", PidFile(pid=own.pid, start_time=5.0))
+
+    killed()
+    again = Timer(0.3, announce, (tmp_path, "run/jobmanager.json", "http://127.0.0.1:10", own))
+    again.start()
+    found = find_cluster(load(), (), tmp_path)
+    again.join()
+    assert found is not None
+    assert found.urls == ("http://127.0.0.1:10",)
+
+    killed()
+    assert find_cluster(load(), (), tmp_path, NO_WAIT) is None
+    write_given_up(tmp_path, {"jobmanager": "it was killed"})
+    assert find_cluster(load(), (), tmp_path) is None
+    write_given_up(tmp_path, {})
+    sleeper.kill()
+    sleeper.wait()
+    assert find_cluster(load(), (), tmp_path) is None
+
+
+@pytest.mark.parametrize(("code", "waited"), [(0, False), (2, False), (6, False), (1, True), (None, True)])
+def test_a_jobmanager_that_ended_by_intent_is_not_waited_for(
+    tmp_path: Path,
+    sleeper: subprocess.Popen[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    code: int | None,
+    *,
+    waited: bool,
+) -> None:
+    """Its supervisor does not start it again, although it stays for the TaskManagers. Without a code it was killed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    write_cluster_spec(tmp_path, ClusterSpec(supervise=True))
+    write_pid(tmp_path, "supervisor", identity(sleeper.pid))
+    if code is not None:
+        record_exit(tmp_path, "jobmanager", code)
+
+    said: list[str] = []
+    assert find_cluster(load(), (), tmp_path, RestartWait(limit_s=0.2, announce=said.append)) is None
+    assert bool(said) is waited
+    assert len(said) <= 1
 
 
 def test_with_zookeeper_those_of_the_state_directory_stand_in_while_it_does_not_answer(

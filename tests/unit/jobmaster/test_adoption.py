@@ -20,7 +20,7 @@ from flintlock.jobmaster.events import (
 from flintlock.jobmaster.failover import refusal_to_cancel
 from flintlock.jobmaster.reporting.snapshot import outcome_of, snapshot_of
 from flintlock.model.ids import InstanceId, RegionId, RequestId, TaskManagerId
-from flintlock.model.jobgraph import JobGraph
+from flintlock.model.jobgraph import JobGraph, Resources
 from flintlock.model.slots import Claim, DeployedTasks, NoResources
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import FailureKind, TaskFinished, TaskMetrics, TaskProgress
@@ -51,6 +51,13 @@ def test_what_was_sent_is_claimed_where_it_was_sent() -> None:
     )
     assert harness.of(SendProbe) == [SendProbe("tm-1:1", attempt_id(0, 0), InstanceId("tm-1-instance"))]
     assert harness.of(SendDeploy) == []
+
+
+def test_what_was_sent_is_claimed_with_the_cores_and_memory_that_it_uses() -> None:
+    needs = Resources(cpu=3.0, memory=1 << 30)
+    graph = structs.replace(FILES, vertices=tuple(structs.replace(v, resources=needs) for v in FILES.vertices))
+    (request,) = reborn(graph).job.declared
+    assert (request.claim is not None, request.resources) == (True, needs)
 
 
 def test_an_attempt_whose_claim_is_granted_runs_on_under_its_number() -> None:

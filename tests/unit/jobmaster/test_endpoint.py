@@ -9,6 +9,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from msgspec import structs
 from prometheus_client import CollectorRegistry
 from tests.unit.jobmaster.job_harness import (
     CHAIN,
@@ -878,3 +879,29 @@ async def test_all_work_on_a_job_is_marked_as_its_own() -> None:
     assert seen == {harness.graph.job_id}
     assert harness.services.current_job.job_id is None
     assert harness.services.current_job.serial > before
+
+
+@virtual_time
+async def test_a_job_that_took_the_place_of_another_one_waits_for_the_storage_that_says_what_it_has_done() -> None:
+    """Its failure is decided about then, also if that takes hours; it restarts from where its checkpoints are."""
+    harness = EndpointHarness(structs.replace(SMALL, config={"execution.upgrade-of": "9" * 32, **RETRY}))
+    back_s = asyncio.get_running_loop().time() + 7200.0
+    asked: list[JobId] = []
+
+    async def has_gone_on(job: JobGraph) -> bool:
+        asked.append(job.job_id)
+        if asyncio.get_running_loop().time() < back_s:
+            raise Unavailable("the storage is out of reach")
+        return True
+
+    harness.services = replace(harness.services, has_gone_on=has_gone_on)
+    harness.master = harness.make()
+    async with harness.running() as job:
+        await harness.report(TaskFailed(failure=failure(FailureKind.USER_CODE)))
+        await asyncio.sleep(7000.0)
+        assert (harness.status, len(harness.machine.deployed)) == (JobStatus.RESTARTING, 1)
+        await asyncio.sleep(300.0)
+
+        assert (harness.status, len(harness.machine.deployed)) == (JobStatus.RUNNING, 2)
+        assert set(asked) == {JOB}
+        assert not job.done()

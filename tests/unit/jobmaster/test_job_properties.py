@@ -24,6 +24,7 @@ from flintlock.jobmaster.events import (
     DeploymentUndelivered,
     DiscardStaging,
     Enrich,
+    FindProgress,
     JobEffect,
     JobEvent,
     JobStarted,
@@ -191,8 +192,8 @@ class JobMachine(RuleBasedStateMachine):
                 self.timers.append(event)
             case SendProbe(attempt=attempt):
                 self.probes.append(attempt)
-            case Enrich() | DiscardStaging():
-                pass  # there are no enrichers, and no files
+            case Enrich() | DiscardStaging() | FindProgress():
+                pass  # there are no enrichers, no files, and no job takes the place of another one
 
     # What may happen
 

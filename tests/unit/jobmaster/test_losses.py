@@ -23,24 +23,28 @@ from tests.unit.jobmaster.job_harness import (
     staged,
 )
 
-from flintlock.jobmaster.core import unwanted_attempts
+from flintlock.config.configuration import Configuration
+from flintlock.jobmaster.core import step, unwanted_attempts
 from flintlock.jobmaster.events import (
     Declare,
     DeploymentTaken,
     DeploymentUndelivered,
+    JobStarted,
     Record,
     RequirementsChanged,
     RestartDue,
     SendDeploy,
     StartTimer,
+    StepContext,
     TimedOut,
 )
+from flintlock.jobmaster.execution_graph import initial_state, plan_of
 from flintlock.jobmaster.reporting.snapshot import requirements_of
 from flintlock.jobmaster.restart import infrastructure_delay_s
 from flintlock.model.files.manifests import manifest_of
 from flintlock.model.ids import InstanceId, JobId, RegionId, RequestId, StepName, TaskManagerId
 from flintlock.model.jobgraph import Resources
-from flintlock.model.jobs import ParallelismRange
+from flintlock.model.jobs import ParallelismRange, StoredJob
 from flintlock.model.slots import DeployedTasks, NoResources
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import (
@@ -416,6 +420,34 @@ def test_time_that_an_earlier_leader_saw_counts() -> None:
     harness.start()
     (timer,) = [t for t in harness.of(StartTimer) if isinstance(t.event, TimedOut)]
     assert timer.delay_s == pytest.approx(2.0, abs=0.1)
+
+
+@pytest.mark.parametrize("ahead_ms", [7_200_000, -7_200_000])
+def test_the_wall_clock_of_a_new_leader_changes_nothing_about_the_time_limit(ahead_ms: int) -> None:
+    """Ahead, it would fail every job with a limit at once; behind, it would give them all of their time again."""
+    harness = JobHarness(SMALL, cluster={"job.timeout": "10 s"})
+    harness.now_ms += 8_000
+    harness.wall_ahead_ms = ahead_ms
+    harness.start()
+    (timer,) = [t for t in harness.of(StartTimer) if isinstance(t.event, TimedOut)]
+    assert timer.delay_s == pytest.approx(2.0, abs=0.1)
+
+
+def test_a_clock_of_the_cluster_that_is_behind_the_submission_gives_a_job_no_more_than_its_time() -> None:
+    """It was recorded some seconds before the former leader accepted the job."""
+    harness = JobHarness(SMALL, cluster={"job.timeout": "10 s"})
+    harness.now_ms -= 8_000
+    harness.start()
+    (timer,) = [t for t in harness.of(StartTimer) if isinstance(t.event, TimedOut)]
+    assert timer.delay_s == 10.0
+
+
+def test_the_time_limit_counts_from_the_reading_that_is_stored_with_the_job() -> None:
+    job = StoredJob(graph=SMALL, submitted_ms=9_000_000, submitted_at_ms=1_000)
+    state = initial_state(plan_of(SMALL, Configuration({"job.timeout": "10 s"}), "/work"), job, (), 9_000_000)
+    _, effects = step(state, JobStarted(), StepContext(now_ms=9_000_000, cluster_ms=5_000))
+    (timer,) = [t for t in effects if isinstance(t, StartTimer) and isinstance(t.event, TimedOut)]
+    assert timer.delay_s == 6.0
 
 
 def test_a_job_without_a_time_limit_has_no_timer() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from msgspec import structs
@@ -9,7 +11,7 @@ from tests.unit.jobmaster.job_harness import JobHarness, failure, graph_of, sink
 from tests.unit.jobmaster.test_restart import NoRestart
 
 from flintlock.config.configuration import Configuration
-from flintlock.jobmaster.events import RequirementsChanged, SendDeploy
+from flintlock.jobmaster.events import FindProgress, ProgressFound, RequirementsChanged, SendDeploy
 from flintlock.jobmaster.execution_graph import initial_state, plan_of
 from flintlock.jobmaster.reporting.history import history_of
 from flintlock.jobmaster.reporting.snapshot import scratch_of, snapshot_of
@@ -21,6 +23,7 @@ from flintlock.model.jobs import JobRescaling, ParallelismRange, StoredJob
 from flintlock.model.states import JobStatus
 from flintlock.model.streaming.checkpoints import BatchFigures, QueryProgress, StateRescale
 from flintlock.model.streaming.query_figures import QueryFigures
+from flintlock.model.streaming.streams import StreamQuery, Trigger, TriggerKind
 from flintlock.model.tasks import (
     DeployTask,
     FailureKind,
@@ -31,7 +34,9 @@ from flintlock.model.tasks import (
     TaskRunning,
 )
 
-STREAM = structs.replace(graph_of(source("a"), sink("out", "a")), job_type=JobType.STREAMING)
+STREAM = structs.replace(
+    graph_of(source("a"), structs.replace(sink("out", "a"), query=StreamQuery(uid="out"))), job_type=JobType.STREAMING
+)
 RETENTION = "execution.checkpointing.externalized-checkpoint-retention"
 
 
@@ -177,6 +182,23 @@ def test_a_rescale_restarts_the_query_without_a_failure_and_its_attempts_are_sen
     assert orders(job)[-1].rescale == RESCALE
 
 
+def test_an_attempt_is_told_whether_an_earlier_one_has_committed_a_batch() -> None:
+    """Where it runs there may be nothing of it: it would start from the beginning."""
+    job = JobHarness(STREAM)
+    job.start()
+    job.run_region()
+    job.fail()
+    job.restart()
+    job.run_region()
+    batch = BatchFigures(batch=0, started_ms=1, duration_ms=2)
+    job.report(TaskProgress(metrics=TaskMetrics(), query=QueryProgress(checkpoint="/c", batches=(batch,))))
+    job.fail()
+    job.restart()
+    job.run_region()
+
+    assert [order.continues for order in orders(job)] == [False, False, True]
+
+
 def test_a_rescale_that_has_failed_leaves_nothing_of_it() -> None:
     """What the job may use is what it was, and later attempts are not asked for other partitions."""
     job = JobHarness(STREAM)
@@ -234,6 +256,25 @@ def test_a_query_takes_one_slot_whatever_it_may_use(upper: int | None) -> None:
     assert (request.slots, request.at_most) == (1, None)
 
 
+def test_a_query_requests_slots_that_it_does_not_return_and_so_does_its_next_jobmaster() -> None:
+    job = JobHarness(STREAM)
+    job.start()
+    job.run_region()
+    assert [request.endless for request in job.job.declared] == [True]
+    again = job.again()
+    again.start()
+    (request,) = again.job.declared
+    assert (request.claim is not None, request.endless) == (True, True)
+
+
+def test_a_query_of_what_is_available_returns_its_slots() -> None:
+    once = StreamQuery(uid="out", trigger=Trigger(kind=TriggerKind.AVAILABLE_NOW))
+    read, written = STREAM.vertices
+    job = JobHarness(structs.replace(STREAM, vertices=(read, structs.replace(written, query=once))))
+    job.start()
+    assert [request.endless for request in job.job.declared] == [False]
+
+
 def test_a_rescale_of_a_job_that_ends_restarts_nothing() -> None:
     job = JobHarness(STREAM)
     job.start()
@@ -259,8 +300,85 @@ def test_an_upgrade_that_fails_before_its_first_batch_is_not_restarted() -> None
     job.run_region()
     assert job.status is JobStatus.RUNNING
     job.fail(FailureKind.USER_CODE)
+    job.apply(ProgressFound(gone_on=False))
 
     assert job.status is JobStatus.FAILED
+
+
+def two_queries() -> JobHarness:
+    """An upgrade with two queries, which run."""
+    queries = [structs.replace(sink(name, "a"), query=StreamQuery(uid=name)) for name in ("out", "more")]
+    job = JobHarness(
+        structs.replace(graph_of(source("a"), *queries), job_type=JobType.STREAMING, config=UPGRADE.config)
+    )
+    job.start()
+    job.run_region(0)
+    job.run_region(1)
+    return job
+
+
+def test_an_upgrade_is_decided_about_when_none_of_its_queries_runs_any_more() -> None:
+    """What another query writes last is seen in no report: its files are read when it has ended."""
+    job = two_queries()
+    job.fail(FailureKind.USER_CODE, 0)
+    assert job.cancelled == [(1, 0)]
+    assert job.of(FindProgress) == []
+    job.canceled(1)
+    assert len(job.of(FindProgress)) == 1
+    assert (job.status, job.deployed) == (JobStatus.RESTARTING, [(0, 0), (1, 0)])
+
+    job.apply(ProgressFound(gone_on=True))
+    job.run_region(1)
+    job.restart()
+    job.run_region(0)
+    assert (job.status, job.deployed[2:]) == (JobStatus.RUNNING, [(1, 1), (0, 1)])
+    job.fail(FailureKind.USER_CODE, 0)
+    assert (len(job.of(FindProgress)), job.cancelled) == (1, [(1, 0)]), "it is known now"
+
+
+def test_an_upgrade_without_a_batch_fails_when_its_other_queries_have_ended() -> None:
+    job = two_queries()
+    job.fail(FailureKind.USER_CODE, 0)
+    job.canceled(1)
+    job.apply(ProgressFound(gone_on=False))
+
+    assert job.status is JobStatus.FAILED
+
+
+def test_an_upgrade_with_batches_fails_where_its_strategy_says_so() -> None:
+    none = {**UPGRADE.config, "restart-strategy.type": "none"}
+    job = JobHarness(structs.replace(UPGRADE, config=none))
+    job.start()
+    job.run_region()
+    job.fail(FailureKind.USER_CODE)
+    job.apply(ProgressFound(gone_on=True))
+
+    assert job.status is JobStatus.FAILED
+
+
+def test_an_upgrade_that_is_decided_about_starts_nothing_and_can_be_cancelled() -> None:
+    """A restart delay that ends meanwhile, of a query that was lost before, changes nothing."""
+    job = two_queries()
+    job.fail(FailureKind.ENGINE_LOST, 1)
+    job.fail(FailureKind.USER_CODE, 0)
+    job.restart()
+    assert (job.wanted, len(job.of(FindProgress))) == ([], 1)
+    job.cancel()
+    assert job.status is JobStatus.CANCELED
+    job.apply(ProgressFound(gone_on=True))
+    assert job.status is JobStatus.CANCELED
+
+
+def test_a_query_that_waits_for_slots_waits_for_the_decision_too() -> None:
+    job = two_queries()
+    job.fail(FailureKind.ENGINE_LOST, 1)
+    job.restart()
+    assert job.wanted == ["0-0", "1-1"]
+    job.fail(FailureKind.USER_CODE, 0)
+    assert job.wanted == []
+    job.apply(ProgressFound(gone_on=True))
+    job.restart()
+    assert job.wanted == ["0-1", "1-2"]
 
 
 def test_an_upgrade_that_has_committed_a_batch_restarts_as_every_streaming_job() -> None:
@@ -270,6 +388,15 @@ def test_an_upgrade_that_has_committed_a_batch_restarts_as_every_streaming_job()
     batches = (BatchFigures(batch=7, started_ms=1, duration_ms=1),)
     job.report(TaskProgress(metrics=TaskMetrics(), query=QueryProgress(checkpoint="/c", restored=6, batches=batches)))
     job.fail(FailureKind.USER_CODE)
+
+    assert job.status is JobStatus.RESTARTING
+
+
+def test_an_upgrade_of_which_a_query_has_finished_may_have_committed_a_batch() -> None:
+    """A query that is stopped reports no progress after its last batch: the others restart rather than fail."""
+    job = two_queries()
+    job.finish(0)
+    job.fail(FailureKind.USER_CODE, 1)
 
     assert job.status is JobStatus.RESTARTING
 
@@ -285,3 +412,34 @@ def test_an_upgrade_that_a_new_leader_has_adopted_may_have_committed_a_batch() -
     second.fail(FailureKind.USER_CODE)
 
     assert second.status is JobStatus.RESTARTING
+
+
+def test_an_upgrade_whose_first_runner_is_lost_restarts_once() -> None:
+    """A lost runner has not said whether it had a batch; if the next one is lost, too, that is the fault of the job."""
+    job = JobHarness(UPGRADE)
+    job.start()
+    job.run_region()
+    job.fail(FailureKind.RUNNER_LOST)
+    assert job.status is JobStatus.RESTARTING
+    job.restart()
+    job.run_region()
+    job.fail(FailureKind.RUNNER_LOST)
+    job.apply(ProgressFound(gone_on=False))
+
+    assert job.status is JobStatus.FAILED
+
+
+@pytest.mark.parametrize("reported", [{"gone_on": True, "restored": 6}, {"restored": 7}])
+def test_an_upgrade_whose_batch_is_not_among_the_reported_ones_has_gone_on(reported: dict[str, Any]) -> None:
+    """In the sink, and not committed; or committed by an attempt that was lost, after which the next one continues."""
+    job = JobHarness(UPGRADE)
+    job.start()
+    job.run_region()
+    job.report(TaskProgress(metrics=TaskMetrics(), query=QueryProgress(checkpoint="/c", restored=6)))
+    job.fail(FailureKind.ENGINE_LOST)
+    job.restart()
+    job.run_region()
+    job.report(TaskProgress(metrics=TaskMetrics(), query=QueryProgress(checkpoint="/c", **reported)))
+    job.fail(FailureKind.USER_CODE)
+
+    assert job.status is JobStatus.RESTARTING

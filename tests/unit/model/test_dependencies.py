@@ -60,8 +60,8 @@ def test_the_shared_engine_refuses_jars_of_one_job_with_the_remedy(dependency: d
     (problem,) = problems(**dependency, engine="shared")
 
     assert problem == (
-        f"job, field 'engine': the shared engine runs already and cannot be given {what} for one job: choose the engine"
-        " 'dedicated', or set spark.jars or spark.jars.packages for the whole cluster"
+        f"job, field 'engine': the shared engine is already running and cannot be given {what} for one job: choose the"
+        " engine 'dedicated', or set spark.jars or spark.jars.packages for the whole cluster"
     )
 
 

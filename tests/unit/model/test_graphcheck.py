@@ -204,6 +204,7 @@ def test_a_job_without_steps_or_without_outputs_is_refused() -> None:
         (Source(), "needs a format (with a path, where it has one) or a table"),
         (Source(table="t", format="csv", paths=("in",)), "give either a table, or a format with its path, not both"),
         (Source(table="t", schema="a INT"), "a table has its own schema"),
+        (Source(format="lib:"), "'lib:' does not have the form 'package.module:Class' of a data source in Python"),
         (Source(format="parquet"), "the format 'parquet' needs a path"),
         (Source(format="csv", paths=("in", " ")), "the path is empty"),
         (Source(table=""), "the table is empty"),

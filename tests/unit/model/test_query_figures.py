@@ -12,6 +12,8 @@ from flintlock.model.streaming.query_figures import (
     SourceFigures,
     interval_ms,
     since_behind,
+    with_running,
+    without_data,
 )
 
 
@@ -46,6 +48,39 @@ def test_a_backlog_that_does_not_shrink_is_behind_and_one_that_is_worked_off_is_
     assert followed(*growing, figures(10 * FALLS_BEHIND_MS, backlog=39)).behind_ms == 0
     assert followed(figures(1, backlog=0), figures(2, backlog=0)).behind_ms == 0
     assert followed(figures(1), figures(2)).backlog is None
+
+
+def test_a_batch_that_runs_for_longer_than_its_interval_is_behind_before_it_ends() -> None:
+    known = figures(1000, every_ms=10_000)
+    begun = with_running(known, 20_000, 0)
+    assert (begun.running_since_ms, begun.behind_ms) == (20_000, 0)
+    assert with_running(begun, 20_000, 9_000) is begun
+    late = with_running(begun, 20_000, 11_000)
+    assert (late.behind_since_ms, late.behind_ms, late.falls_behind) == (20_000, 11_000, False)
+    assert with_running(late, 20_000, 20_900) is late, "it is not worth a message"
+    assert with_running(late, 20_000, 3_600_000).behind_ms == 3_600_000
+    assert with_running(late, 20_000, 3_600_000).falls_behind
+
+
+def test_a_query_that_was_behind_stays_so_until_its_batch_has_ended_in_time() -> None:
+    known = structs.replace(figures(50_000, duration_ms=1500, every_ms=1000), behind_since_ms=10_000)
+    assert known.behind_ms == 41_500
+    assert with_running(known, 52_000, 500).behind_ms == 42_500
+    between = with_running(with_running(known, 52_000, 500), 0, 0)
+    assert (between.behind_ms, between.running_since_ms, between.running_ms) == (41_500, 0, 0)
+
+
+def test_a_query_that_has_no_data_left_is_not_behind_any_more() -> None:
+    known = figures(1000, every_ms=1000)
+    assert without_data(known) is known
+    behind = structs.replace(known, behind_since_ms=500, running_since_ms=900, running_ms=80_000)
+    assert behind.falls_behind
+    assert without_data(behind) == known
+
+
+def test_a_batch_without_an_interval_is_never_late() -> None:
+    hour = with_running(figures(1000), 20_000, 3_600_000)
+    assert (hour.running_since_ms, hour.behind_ms) == (20_000, 0)
 
 
 def test_a_query_that_has_ended_does_not_fall_behind() -> None:

@@ -82,13 +82,13 @@ def test_graphs_of_earlier_versions_can_be_run_again() -> None:
     ("given", "expected"),
     [
         ({"dya": "x"}, "the job has no parameter 'dya'"),
-        ({"n": "many"}, "'n' must be of type int, not 'many'"),
-        ({"n": True}, "'n' must be of type int"),
-        ({"full": 1}, "'full' must be of type bool"),
-        ({"day": 3}, "'day' must be of type str"),
-        ({"ratio": "half"}, "'ratio' must be of type float"),
+        ({"n": "many"}, "'n' must be a whole number, not 'many'"),
+        ({"n": True}, "'n' must be a whole number"),
+        ({"full": 1}, "'full' must be a boolean"),
+        ({"day": 3}, "'day' must be text"),
+        ({"ratio": "half"}, "'ratio' must be a number"),
         ({"password": "hunter2"}, "'password' is a secret: give it as '${secret:NAME}'"),
-        ({"password": 5}, "'password' must be of type str"),
+        ({"password": 5}, "'password' must be text"),
     ],
 )
 def test_parameters_that_the_job_does_not_take_are_refused(given: dict[str, Scalar], expected: str) -> None:

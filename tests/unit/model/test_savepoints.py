@@ -249,8 +249,35 @@ def test_a_hole_in_the_changes_of_a_state_means_a_later_batch() -> None:
         files_of_batch(names, 8)
 
 
-def test_every_state_of_a_repeated_batch_is_taken() -> None:
-    """Checkpoint format 2 names versions with an id; `commits` says which one counts, and is read by Spark."""
+ABANDONED, COMMITTED = "0c61b9ac-7a71-4b4b-9d9e-6f5bcd2b1f2e", "1d61b9ac-7a71-4b4b-9d9e-6f5bcd2b1f2e"
+
+
+def committed(batch: int) -> str:
+    """The entry of batch 8 in the log of commits; of the others there is none any more."""
+    return f'v2\n{{"nextBatchWatermarkMs":0,"stateUniqueIds":{{"0":[["{COMMITTED}"]]}}}}' if batch == 8 else ""
+
+
+def test_the_chain_of_a_repeated_batch_is_that_of_the_state_that_its_commit_names() -> None:
+    """A snapshot of the abandoned one is not the end of it: Spark loads the other one, from its changes."""
+    abandoned = {f"state/0/0/9_{ABANDONED}.zip"}
+    chain = {f"state/0/0/9_{COMMITTED}.changelog", "state/0/0/8_2e61b9ac-7a71.changelog", "state/0/0/7_3f61b9ac.zip"}
+
+    found = set(files_of_batch(CHECKPOINT | abandoned | chain, 8, committed))
+
+    assert chain <= found
+    assert not abandoned & found, "it may name files that Spark has removed"
+    with pytest.raises(FileGone, match="state of version 7"):
+        files_of_batch(CHECKPOINT | abandoned | {name for name in chain if "/7_" not in name}, 8, committed)
+
+
+def test_a_snapshot_that_the_commit_names_needs_no_changes_before_it() -> None:
+    """Not even those that an abandoned one would need: they may be purged."""
+    state = {f"state/0/0/9_{ABANDONED}.changelog", f"state/0/0/9_{COMMITTED}.zip"}
+    assert f"state/0/0/9_{COMMITTED}.zip" in files_of_batch(CHECKPOINT | state, 8, committed)
+
+
+def test_every_state_of_a_repeated_batch_is_taken_if_it_is_not_known_which_one_counts() -> None:
+    """If the commit that says which one counts is not there, or names none of them."""
     repeated = {"state/0/0/9_0c61b9ac-7a71-4b4b-9d9e-6f5bcd2b1f2e.zip", "state/0/0/9_1d61b9ac-7a71.zip"}
 
     assert repeated <= set(files_of_batch(CHECKPOINT | repeated, 8))

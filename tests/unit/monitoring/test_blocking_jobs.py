@@ -22,6 +22,16 @@ def test_only_work_that_never_ended_counts(tmp_path: Path) -> None:
     assert BlockingJobs(tmp_path / "blocking-jobs").lost_leaders((A, B)) == {A: 2, B: 1}
 
 
+def test_a_process_is_blocked_while_its_work_on_a_job_has_not_ended(tmp_path: Path) -> None:
+    own, reader = BlockingJobs(tmp_path / "blocking-jobs", "41-first"), BlockingJobs(tmp_path / "blocking-jobs")
+    assert not reader.is_blocked("41-first")
+    record = own.begin(A)
+    assert reader.is_blocked("41-first")
+    assert not reader.is_blocked("41-second"), "a later process that has its pid"
+    own.end(record)
+    assert not reader.is_blocked("41-first")
+
+
 def test_what_is_recorded_of_other_jobs_is_removed(tmp_path: Path) -> None:
     """Jobs that have ended are forgotten; files that are no records are left alone."""
     blocking = BlockingJobs(tmp_path)

@@ -16,6 +16,7 @@ from flintlock.model.ids import JobId
 from flintlock.monitoring.blocking_jobs import BlockingJobs
 from flintlock.monitoring.current_job import CurrentJob
 from flintlock.monitoring.loop_monitor import BlockingJobWatcher, LoopMonitor
+from flintlock.monitoring.standstill import StandstillLimit
 
 A = JobId("a" * 32)
 
@@ -109,6 +110,68 @@ def test_work_that_waits_for_the_machine_is_not_the_jobs_fault(tmp_path: Path) -
     records_during(tmp_path, wait)
 
     assert seen == [{}]
+
+
+def ended_by(tmp_path: Path, work: Callable[[threading.Event], None]) -> tuple[list[str], dict[JobId, int]]:
+    """Work on a job on a loop that may stand still for 0.3 s; return why the process was to end, and what is recorded.
+
+    In the place of the end of the process an event is set.
+    """
+    current, blocking, reasons, over = CurrentJob(), BlockingJobs(tmp_path), list[str](), threading.Event()
+
+    def end(reason: str) -> None:
+        reasons.append(reason)
+        over.set()
+
+    async def run() -> dict[JobId, int]:
+        limit, watcher = StandstillLimit(lambda: 0.3, end), BlockingJobWatcher(current, blocking)
+        async with LoopMonitor(warn_after_s=0.05, watcher=watcher, limit=limit):
+            await asyncio.sleep(0.02)
+            with current.working_on(A):
+                work(over)
+            return blocking.lost_leaders((A,))
+
+    return reasons, asyncio.run(run())
+
+
+def test_a_loop_that_stands_still_ends_its_process_and_leaves_the_job_that_it_works_on(tmp_path: Path) -> None:
+    """Once, with the code; also before the job has used as much time as makes one blocking."""
+
+    def block(over: threading.Event) -> None:
+        end_s = time.monotonic() + 60
+        while not over.is_set() and time.monotonic() < end_s:
+            pass
+
+    reasons, recorded = ended_by(tmp_path, block)
+
+    assert len(reasons) == 1
+    assert "its event loop has stood still for 0." in reasons[0]
+    assert "block (" in reasons[0]
+    assert recorded == {A: 1}
+
+
+def test_a_loop_that_waits_for_the_machine_ends_its_process_and_blames_no_job(tmp_path: Path) -> None:
+    def wait(over: threading.Event) -> None:
+        over.wait(60)
+
+    reasons, recorded = ended_by(tmp_path, wait)
+
+    assert len(reasons) == 1
+    assert recorded == {}
+
+
+def test_a_loop_that_goes_on_between_long_steps_ends_nothing() -> None:
+    ended: list[str] = []
+
+    async def run() -> None:
+        async with LoopMonitor(warn_after_s=0.05, limit=StandstillLimit(lambda: 5.0, ended.append)):
+            for _ in range(8):
+                await asyncio.sleep(0.02)
+                hold_the_loop_up(0.1)
+
+    asyncio.run(run())
+
+    assert ended == []
 
 
 def test_work_on_jobs_is_distinguished() -> None:

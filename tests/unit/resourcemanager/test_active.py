@@ -194,7 +194,7 @@ async def test_many_waiting_requests_get_at_most_the_limit_of_workers() -> None:
 @virtual_time
 async def test_workers_of_an_earlier_leader_are_expected_before_others_are_started() -> None:
     harness = harness_of(limit=2)
-    harness.workers.taken_over = (TaskManagerId("former-1"),)
+    harness.workers.former = (TaskManagerId("former-1"),)
     async with harness.running() as manager:
         await manager.declare_requirements(wants(A, r=2))
         await asyncio.sleep(MOMENT_S)
@@ -212,15 +212,47 @@ async def test_workers_of_an_earlier_leader_are_expected_before_others_are_start
 
 
 @virtual_time
+async def test_until_the_workers_of_an_earlier_leader_are_known_none_is_started_and_those_that_register_serve() -> None:
+    harness = harness_of(limit=2)
+    harness.workers.former = (TaskManagerId("former-1"), TaskManagerId("former-2"))
+    harness.workers.is_former_known.clear()
+    async with harness.running() as manager:
+        await manager.declare_requirements(wants(A, r=2, s=2))
+        await enter(manager, structs.replace(offer("former-1", 2), worker=True))
+        await asyncio.sleep(MOMENT_S)
+        assert harness.workers.started == []
+        assert [grant.task_manager for grant in harness.jobs.grants] == ["former-1"]
+
+        harness.workers.is_former_known.set()
+        for _ in range(40):
+            await asyncio.sleep(10)
+            await manager.heartbeat(beat("former-1"))
+        assert harness.workers.released == ["former-2"], "it alone has not registered"
+        assert harness.workers.started == ["worker-1"]
+
+
+@virtual_time
 async def test_worker_of_an_earlier_leader_that_never_registers_is_ended_and_replaced() -> None:
     harness = harness_of(limit=1)
-    harness.workers.taken_over = (TaskManagerId("former-1"),)
+    harness.workers.former = (TaskManagerId("former-1"),)
     async with harness.running() as manager:
         await manager.declare_requirements(wants(A, r=2))
         await asyncio.sleep(299)
         assert (harness.workers.started, harness.workers.released) == ([], [])
         await asyncio.sleep(30)
         assert (harness.workers.started, harness.workers.released) == (["worker-1"], ["former-1"])
+
+
+@virtual_time
+async def test_worker_of_an_earlier_leader_that_is_known_late_and_never_registers_is_ended() -> None:
+    harness = harness_of(limit=1)
+    async with harness.running():
+        await asyncio.sleep(MOMENT_S)
+        harness.workers.late_former.put_nowait(TaskManagerId("former-1"))
+        await asyncio.sleep(299)
+        assert harness.workers.released == []
+        await asyncio.sleep(2)
+        assert harness.workers.released == ["former-1"]
 
 
 @virtual_time

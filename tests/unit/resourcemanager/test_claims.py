@@ -8,9 +8,11 @@ from tests.unit.resourcemanager.test_core import A, B, beat, core_with, granted,
 
 from flintlock.model.errors import Refused
 from flintlock.model.ids import AttemptId, InstanceId, JobId, RegionId, RequestId, TaskManagerId
+from flintlock.model.jobgraph import Resources
 from flintlock.model.slots import (
     AttemptSlots,
     Claim,
+    Hardware,
     Heartbeat,
     NoResources,
     ResourceRequirements,
@@ -41,6 +43,55 @@ def _beat(*held: AttemptSlots, incarnation: int = 1) -> Heartbeat:
 def claims(job: JobId, what: AttemptId, incarnation: int = 1) -> ResourceRequirements:
     claim = Claim(task_manager=TaskManagerId("tm-1"), instance=InstanceId(f"tm-1-{incarnation}"), attempt=what)
     return ResourceRequirements(job_id=job, requests=(SlotRequest(id=RequestId("claim"), claim=claim),))
+
+
+GIB = 1 << 30
+LARGE = Resources(cpu=3.0, memory=6 * GIB)  # more than the share of a slot of the TaskManager below
+
+
+def carrying_a_large_task(*slots: int) -> ResourceManagerCore:
+    """A TaskManager with 2 slots, 4 cores and 8 GiB, on which an attempt of a large task runs in these slots."""
+    core = core_with()
+    hardware = Hardware(cpu_cores=4, physical_memory=8 * GIB)
+    core.register(structs.replace(offer(slots=2), hardware=hardware), 0.0)
+    core.heartbeat(_beat(AttemptSlots(attempt=attempt(), slots=slots, resources=LARGE if slots else None)), 0.0)
+    return core
+
+
+def claimed_by_a_large_task(*slots: int) -> ResourceManagerCore:
+    """The same, and the attempt is claimed."""
+    core = carrying_a_large_task(*slots)
+    (claim,) = claims(A, attempt()).requests
+    core.declare(ResourceRequirements(job_id=A, requests=(structs.replace(claim, resources=LARGE),)), 0)
+    return core
+
+
+def free_resources(core: ResourceManagerCore) -> Resources:
+    return core.overview(0.0, 0).task_managers[0].free_resources
+
+
+def test_a_claimed_attempt_keeps_the_cores_and_the_memory_that_it_uses() -> None:
+    core = claimed_by_a_large_task(1)
+    assert free_resources(core) == Resources(cpu=1.0, memory=2 * GIB)
+    assert granted(core.declare(wants(B, r=1), 0)) == [], "its share of the TaskManager is not free"
+    assert granted(core.declare(wants(A), 0)) == [("b", "r", "tm-1", (0,))]
+    core.declare(wants(B), 0)
+    assert free_resources(core) == Resources(cpu=4.0, memory=8 * GIB)
+
+
+def test_an_attempt_that_no_job_claims_keeps_its_cores_and_memory_until_it_has_ended() -> None:
+    core = carrying_a_large_task(1)
+    assert free_resources(core) == Resources(cpu=1.0, memory=2 * GIB)
+    assert granted(core.declare(wants(B, r=1), 0)) == []
+    _, effects = core.heartbeat(_beat(), 1.0)
+    assert granted(effects) == [("b", "r", "tm-1", (0,))]
+
+
+def test_a_claimed_attempt_that_has_done_its_work_takes_nothing() -> None:
+    core = claimed_by_a_large_task()
+    assert free_resources(core) == Resources(cpu=4.0, memory=8 * GIB)
+    core.declare(wants(A), 0)
+    assert free_resources(core) == Resources(cpu=4.0, memory=8 * GIB)
 
 
 def refused(effects: list[ResourceManagerEffect]) -> list[str]:

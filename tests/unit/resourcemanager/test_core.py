@@ -201,9 +201,9 @@ def test_a_request_that_changes_under_its_id_is_another_request() -> None:
 
 def test_a_request_larger_than_any_task_manager_waits_without_blocking_others() -> None:
     core = core_with(offer("tm-1", 2))
-    core.declare(wants(A, huge=3), 7)
+    core.declare(wants(A, huge=3), 0)
     assert granted(core.declare(wants(B, r=2), 0)) == [("b", "r", "tm-1", (0, 1))]
-    (shown,) = core.overview(0.0, 0).waiting
+    (shown,) = core.overview(2.0, 2_007).waiting
     assert (shown.job_id, shown.request, shown.slots, shown.since_ms) == (A, "huge", 3, 7)
 
     core.declare(wants(C, r=3), 0)

@@ -88,9 +88,111 @@ def test_a_job_whose_priority_changes_takes_its_new_place_and_keeps_its_slots() 
 
 def test_the_queue_shows_names_priorities_and_since_when() -> None:
     core = core_of(SlotRules())
-    core.declare(urgent(wants(A, r=2), 3, "revenue"), 17)
-    (shown,) = core.overview(0.0, 0).waiting
-    assert (shown.name, shown.priority, shown.since_ms, shown.slots) == ("revenue", 3, 17, 2)
+    core.declare(urgent(wants(A, r=2), 3, "revenue"), 5.0)
+    (shown,) = core.overview(7.5, 12_500).waiting
+    assert (shown.name, shown.priority, shown.since_ms, shown.slots) == ("revenue", 3, 10_000, 2)
+
+
+# Streaming queries
+
+
+def endless(job: JobId, slots: int = 1, *, memory: int = 0) -> ResourceRequirements:
+    request = SlotRequest(id=RequestId("q"), slots=slots, resources=Resources(memory=memory), endless=True)
+    return ResourceRequirements(job_id=job, requests=(request,))
+
+
+def behind_streaming(core: ResourceManagerCore) -> list[str]:
+    return [request.job_id[0] for request in core.overview(0.0, 0).waiting if request.behind_streaming]
+
+
+def test_a_request_for_slots_that_a_streaming_query_uses_does_not_hold_up_the_others() -> None:
+    """The query does not end, so the request could wait for ever, and every later job with it."""
+    core = core_of(SlotRules(), offer(slots=2))
+    core.declare(endless(A), 0)
+    core.declare(wants(B, r=2), 0)
+
+    assert granted(core.declare(wants(C, r=1), 0)) == [("c", "r", "tm-1", (1,))]
+    assert waiting(core) == [("b", "r")]
+    assert behind_streaming(core) == ["b"]
+
+
+def test_a_request_behind_a_streaming_query_has_its_place_when_the_query_ends() -> None:
+    core = core_of(SlotRules(), offer(slots=2))
+    core.declare(endless(A), 0)
+    core.declare(wants(B, r=2), 0)
+    core.declare(wants(C, r=1), 0)
+    core.declare(wants(D, r=1), 0)
+
+    assert granted(core.declare(wants(A), 0)) == []
+    assert behind_streaming(core) == [], "the slots become free when the batch job has ended"
+    assert waiting(core) == [("b", "r"), ("d", "r")]
+    assert granted(core.declare(wants(C), 0)) == [("b", "r", "tm-1", (0, 1))]
+
+
+def test_a_request_behind_a_streaming_query_is_served_by_a_task_manager_that_registers() -> None:
+    core = core_of(SlotRules(), offer(slots=2))
+    core.declare(endless(A), 0)
+    core.declare(wants(B, r=2), 0)
+    assert granted(enter(core, offer("tm-2", 2), 0.0)) == [("b", "r", "tm-2", (0, 1))]
+    assert behind_streaming(core) == []
+
+
+def test_another_streaming_job_does_not_overtake_a_request_behind_streaming_queries() -> None:
+    """It would not end either: the request could wait for ever. A query of a job that runs may."""
+    core = core_of(SlotRules(), offer(slots=3))
+    core.declare(endless(A), 0)
+    core.declare(wants(B, r=3), 0)
+    assert granted(core.declare(endless(C), 0)) == []
+    second = SlotRequest(id=RequestId("second"), slots=1, endless=True)
+    both = structs.replace(endless(A), requests=(*endless(A).requests, second))
+    assert granted(core.declare(both, 0)) == [("a", "second", "tm-1", (1,))]
+    assert behind_streaming(core) == ["b"]
+    assert granted(core.declare(wants(B), 0)) == [("c", "q", "tm-1", (2,))], "nothing waits before it any more"
+
+
+def test_a_streaming_job_that_becomes_more_urgent_overtakes_a_request_behind_streaming_queries() -> None:
+    core = core_of(SlotRules(), offer(slots=3))
+    core.declare(endless(A), 0)
+    core.declare(wants(B, r=3), 0)
+    core.declare(endless(C), 0)
+    assert granted(core.declare(urgent(endless(C), 5), 0)) == [("c", "q", "tm-1", (1,))]
+
+
+@pytest.mark.parametrize("request_of_all", [SlotRequest(id=RequestId("r")), SlotRequest(id=RequestId("r"), at_most=2)])
+def test_a_request_for_all_slots_of_a_task_manager_is_behind_a_streaming_query(request_of_all: SlotRequest) -> None:
+    core = core_of(SlotRules(), offer(slots=2))
+    core.declare(endless(A), 0)
+    core.declare(ResourceRequirements(job_id=B, requests=(request_of_all,)), 0)
+    assert granted(core.declare(wants(C, r=1), 0)) == [("c", "r", "tm-1", (1,))]
+
+
+def test_a_request_for_memory_that_a_streaming_query_uses_is_behind_it() -> None:
+    core = core_of(SlotRules(), machine("tm-1", 2, 2, 8 * GIB))
+    core.declare(endless(A, memory=6 * GIB), 0)
+    core.declare(fine(B, memory=4 * GIB), 0)
+    assert granted(core.declare(fine(C, memory=1 * GIB), 0)) == [("c", "r", "tm-1", (1,))]
+    assert behind_streaming(core) == ["b"]
+
+
+def test_a_request_that_another_task_manager_will_serve_is_not_behind_a_streaming_query() -> None:
+    core = core_of(SlotRules(), offer("tm-1", 2), offer("tm-2", 2))
+    core.declare(endless(A), 0)
+    core.declare(wants(B, r=2), 0)
+    core.declare(wants(C, r=2), 0)
+    assert granted(core.declare(wants(D, r=1), 0)) == [], "strictly in order: the batch job on tm-2 will end"
+    assert behind_streaming(core) == []
+
+
+def test_a_request_behind_a_streaming_query_is_withdrawn_and_changes_its_priority_like_every_other() -> None:
+    core = core_of(SlotRules(), offer(slots=2))
+    core.declare(endless(A), 0)
+    core.declare(wants(B, r=2), 0)
+    core.declare(urgent(wants(B, r=2), 5), 0)
+    assert waiting(core) == [("b", "r")]
+    core.declare(wants(B), 0)
+    core.declare(wants(A), 0)
+    assert waiting(core) == []
+    assert core.slots.remembered() == 0
 
 
 # Packing, spreading
@@ -184,27 +286,27 @@ def test_a_request_for_a_whole_task_manager_needs_its_minimum_and_its_resources(
 
 def test_a_request_that_no_task_manager_can_ever_fulfil_fails_at_once_after_start_up() -> None:
     core = core_of(SlotRules(start_up_s=30.0), machine("tm-1", 2, 2, 4 * GIB), machine("tm-2", 2, 2, 4 * GIB))
-    (reported,) = unservable(core.declare(wants(A, r=3), 0, 30.0))
+    (reported,) = unservable(core.declare(wants(A, r=3), 30.0))
     assert (reported.job_id, reported.request) == (A, "r")
     assert reported.reason == (
         "no TaskManager can ever serve it. Asked of one TaskManager: 3 slots; "
         "registered: 2 with 2 slots, 2 cores and 4 GiB of memory"
     )
-    (reported,) = unservable(core.declare(fine(B, 2, memory=5 * GIB), 0, 31.0))
+    (reported,) = unservable(core.declare(fine(B, 2, memory=5 * GIB), 31.0))
     assert "Asked of one TaskManager: 2 slots and 5 GiB of memory;" in reported.reason
 
 
 def test_it_is_reported_once_and_served_if_a_task_manager_registers_later() -> None:
     core = core_of(SlotRules(start_up_s=30.0), offer("tm-1", 1))
-    assert len(unservable(core.declare(wants(A, r=2), 0, 31.0))) == 1
-    assert unservable(core.declare(wants(B, r=1), 0, 32.0)) == []
+    assert len(unservable(core.declare(wants(A, r=2), 31.0))) == 1
+    assert unservable(core.declare(wants(B, r=1), 32.0)) == []
     assert unservable(core.on_tick(33.0)) == []
     assert granted(enter(core, offer("tm-2", 2), 34.0)) == [("a", "r", "tm-2", (0, 1))]
 
 
 def test_a_request_waits_for_its_task_manager_while_the_cluster_starts_up() -> None:
     core = core_of(SlotRules(start_up_s=30.0), offer("tm-1", 1))
-    assert core.declare(wants(A, r=2), 0, 1.0) == []
+    assert core.declare(wants(A, r=2), 1.0) == []
     assert core.next_due_s(1.0) == 29.0
     assert unservable(core.on_tick(29.9)) == []
     assert [effect.job_id for effect in unservable(core.on_tick(30.0))] == [A]
@@ -212,14 +314,14 @@ def test_a_request_waits_for_its_task_manager_while_the_cluster_starts_up() -> N
 
 def test_without_any_task_manager_every_request_waits() -> None:
     core = core_of(SlotRules(start_up_s=30.0))
-    assert core.declare(wants(A, r=99), 0, 100.0) == []
+    assert core.declare(wants(A, r=99), 100.0) == []
     assert unservable(core.on_tick(200.0)) == []
     assert [effect.job_id for effect in unservable(enter(core, offer(slots=2), 200.0))] == [A]
 
 
 def test_a_task_manager_that_was_lost_has_time_to_come_back() -> None:
     core = core_of(SlotRules(start_up_s=30.0), offer("tm-1", 4), offer("tm-2", 1))
-    core.declare(wants(A, r=4), 0, 100.0)
+    core.declare(wants(A, r=4), 100.0)
     assert unservable(core.unregister(beat("tm-1"), 100.0)) == []
     core.heartbeat(beat("tm-2"), 129.0)
     assert unservable(core.on_tick(129.0)) == []
@@ -231,17 +333,17 @@ def test_a_task_manager_that_was_lost_has_time_to_come_back() -> None:
 
 def test_a_withdrawn_request_is_not_reported() -> None:
     core = core_of(SlotRules(start_up_s=30.0), offer("tm-1", 1))
-    core.declare(wants(A, r=2), 0, 1.0)
-    core.declare(wants(A), 0, 2.0)
+    core.declare(wants(A, r=2), 1.0)
+    core.declare(wants(A), 2.0)
     assert core.on_tick(40.0) == []
     assert core.slots.remembered() == 0
 
 
 def test_one_in_the_middle_of_the_queue_is_reported_when_its_only_task_manager_stays_lost() -> None:
     core = core_of(SlotRules(start_up_s=30.0), offer("tm-1", 2), offer("tm-2", 4))
-    core.declare(wants(A, r=2, s=4), 0, 0.0)
-    core.declare(wants(B, r=2), 0, 0.0)
-    core.declare(wants(C, r=3), 0, 0.0)
+    core.declare(wants(A, r=2, s=4), 0.0)
+    core.declare(wants(B, r=2), 0.0)
+    core.declare(wants(C, r=3), 0.0)
     assert waiting(core) == [("b", "r"), ("c", "r")]
     core.unregister(beat("tm-2"), 40.0)
     core.heartbeat(beat("tm-1"), 69.0)
@@ -250,8 +352,8 @@ def test_one_in_the_middle_of_the_queue_is_reported_when_its_only_task_manager_s
 
 def test_with_workers_to_start_only_what_a_fresh_one_cannot_serve_is_hopeless() -> None:
     core = core_of(SlotRules(start_up_s=0.0, fresh=Capacity(4, 2.0, GIB)))
-    assert core.declare(wants(A, r=4), 0, 1.0) == []
-    (reported,) = unservable(core.declare(wants(B, r=5), 0, 1.0))
+    assert core.declare(wants(A, r=4), 1.0) == []
+    (reported,) = unservable(core.declare(wants(B, r=5), 1.0))
     assert reported.reason.endswith(
         "5 slots; no TaskManager is registered; one that would be started has 4 slots, 2 cores and 1 GiB of memory"
     )

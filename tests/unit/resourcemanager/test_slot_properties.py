@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from msgspec import structs
 
 from flintlock.model.ids import InstanceId, JobId, RequestId, TaskManagerId
 from flintlock.model.jobgraph import Resources
@@ -37,6 +40,7 @@ REQUESTS = st.builds(
     at_most=st.none() | st.integers(1, 5),
     resources=st.none()
     | st.builds(Resources, cpu=st.sampled_from([0.0, 0.5, 1.0, 3.0]), memory=st.sampled_from([0, 3, 9])),
+    endless=st.sampled_from([False, False, True]),
 )
 TIMEOUT_S = 50.0
 START_UP_S = 20.0
@@ -163,13 +167,13 @@ class SlotAssignment(RuleBasedStateMachine):
         self.declared[job] = after
         self.priorities[job] = priority
         requirements = ResourceRequirements(job_id=job, requests=tuple(requests), priority=priority)
-        self.record(self.core.declare(requirements, 0, self.now_s), set())
+        self.record(self.core.declare(requirements, self.now_s), set())
 
     @rule(job=st.sampled_from(JOBS))
     def declare_the_same_again(self, job: JobId) -> None:
         requests = tuple(self.declared.get(job, {}).values())
         requirements = ResourceRequirements(job_id=job, requests=requests, priority=self.priorities.get(job, 0))
-        assert self.core.declare(requirements, 0, self.now_s) == []
+        assert self.core.declare(requirements, self.now_s) == []
 
     # The model
 
@@ -188,7 +192,7 @@ class SlotAssignment(RuleBasedStateMachine):
         queue = self.queue()
         for grant in grants:
             key = (grant.job_id, grant.request)
-            assert key == next(place for place in queue if self.possible(*place)), "strictly in order"
+            assert key == self.head(queue), "strictly in order"
             queue.remove(key)
             self.check_size(grant)
             self.held[key] = grant
@@ -219,6 +223,31 @@ class SlotAssignment(RuleBasedStateMachine):
         request = self.declared[job][request_id]
         return any(fits(request, total, total, (0.0, 0)) for _, total in self.machines.values())
 
+    def head(self, queue: list[tuple[JobId, RequestId]]) -> tuple[JobId, RequestId] | None:
+        """The request that is served next: the first that can be, unless streaming queries use what it needs."""
+        overtakes = False
+        for job, request_id in queue:
+            if not self.possible(job, request_id):
+                continue
+            runs = any(held == job for held, _ in self.held)
+            if self.behind_streaming(job, request_id):
+                overtakes = True
+            elif not (overtakes and self.declared[job][request_id].endless and not runs):
+                return job, request_id
+        return None
+
+    def behind_streaming(self, job: JobId, request_id: RequestId) -> bool:
+        """Whether streaming queries use so much of every TaskManager that it cannot serve the request."""
+        request = self.declared[job][request_id]
+        return not any(self.fits_beside_streaming(request, name) for name in self.machines)
+
+    def fits_beside_streaming(self, request: SlotRequest, name: TaskManagerId) -> bool:
+        total = self.machines[name][1]
+        endless = {key for key in self.held if self.declared[key[0]][key[1]].endless}
+        free, used = self.free(name, endless), self.used(name, endless)
+        exact = structs.replace(request, slots=request.slots or request.at_most)
+        return fits(exact if free < total else request, total, free, used)
+
     def check_size(self, grant: SlotGrant) -> None:
         request = self.declared[grant.job_id][grant.request]
         instance, total = self.machines[grant.task_manager]
@@ -227,17 +256,19 @@ class SlotAssignment(RuleBasedStateMachine):
         assert len(grant.slots) == wanted_slots(request, total)
         assert set(grant.slots) <= set(range(total))
 
-    def free(self, name: TaskManagerId) -> int:
-        taken = [len(grant.slots) for grant in self.held.values() if grant.task_manager == name]
+    def free(self, name: TaskManagerId, held: Collection[tuple[JobId, RequestId]] | None = None) -> int:
+        """Slots that are free; beside certain requests only, if these are given."""
+        held = self.held if held is None else held
+        taken = [len(self.held[key].slots) for key in held if self.held[key].task_manager == name]
         return self.machines[name][1] - sum(taken)
 
-    def used(self, name: TaskManagerId) -> tuple[float, int]:
-        """Cores and memory in use."""
+    def used(self, name: TaskManagerId, held: Collection[tuple[JobId, RequestId]] | None = None) -> tuple[float, int]:
+        """Cores and memory in use; by certain requests, if these are given."""
         total = self.machines[name][1]
         shares = [
             takes(self.declared[job][request], len(grant.slots), total)
             for (job, request), grant in self.held.items()
-            if grant.task_manager == name
+            if grant.task_manager == name and (held is None or (job, request) in held)
         ]
         return sum(cpu for cpu, _ in shares), sum(memory for _, memory in shares)
 
@@ -250,7 +281,7 @@ class SlotAssignment(RuleBasedStateMachine):
 
     @invariant()
     def no_request_waits_while_the_slots_of_the_head_are_free(self) -> None:
-        head = next((place for place in self.queue() if self.possible(*place)), None)
+        head = self.head(self.queue())
         if head is None:
             return
         request = self.declared[head[0]][head[1]]
@@ -268,6 +299,8 @@ class SlotAssignment(RuleBasedStateMachine):
     def the_overview_agrees_with_the_model(self) -> None:
         overview = self.core.overview(self.now_s, 0)
         assert [(w.job_id, w.request) for w in overview.waiting] == self.queue()
+        behind = {(w.job_id, w.request) for w in overview.waiting if w.behind_streaming}
+        assert all(self.behind_streaming(*key) for key in behind)
         assert {info.id: self.seen(info) for info in overview.task_managers} == {
             name: (instance, total, self.free(name)) for name, (instance, total) in self.machines.items()
         }

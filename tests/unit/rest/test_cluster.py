@@ -83,7 +83,15 @@ def test_the_queue_for_slots_is_visible(rest: RestHarness) -> None:
     """Who waits, for how many, since when, how urgent; and how many TaskManagers are on their way."""
     assert rest.get("/resources") == {
         "waiting": [
-            {"jobid": B, "name": "other", "priority": 5, "request": "r-1", "slots": 2, "since": T0 + 8000},
+            {
+                "jobid": B,
+                "name": "other",
+                "priority": 5,
+                "request": "r-1",
+                "slots": 2,
+                "since": T0 + 8000,
+                "behind-streaming": False,
+            },
         ],
         "starting": 1,
     }

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec import structs
 from tests.unit.rest.rest_harness import RESOURCES, SAMPLES, A, B, RestHarness, running, sample
 from tests.unit.rest.test_checkpoints import S, streaming_job
 
@@ -14,6 +15,7 @@ from flintlock.host.logs.process_logs import ProcessLogs
 from flintlock.model.diagnostics import ListProcessLogs, LogFileInfo, ProcessLogsListed
 from flintlock.model.ids import TaskManagerId
 from flintlock.model.jobgraph import vertex_id
+from flintlock.model.states import ExecutionState
 
 CLEAN = vertex_id(A, "clean")
 #: Which path answers what was sampled. The sampled job has one step and so no edges: nodes of ours may add `inputs`.
@@ -69,7 +71,10 @@ BEYOND = {
 def rest(tmp_path: Path) -> RestHarness:
     (tmp_path / "jobmanager.log").write_text("a line\n")
     made = RestHarness(ProcessLogs(directory=tmp_path))
-    made.dispatcher.put(running(A), running(B, "other"), streaming_job())
+    streaming = streaming_job()
+    first, *others = streaming.executions  # as in the sample nothing has failed: it was restarted
+    restarted = structs.replace(streaming, executions=(structs.replace(first, state=ExecutionState.CANCELED), *others))
+    made.dispatcher.put(running(A), running(B, "other"), restarted)
     made.resource_manager.seen = RESOURCES
     listed = ProcessLogsListed(files=(LogFileInfo(name="taskmanager-0.log", size=5, modified_ms=17),))
     made.resource_manager.process_answers = {ListProcessLogs(task_manager=TaskManagerId("tm-1")): listed}

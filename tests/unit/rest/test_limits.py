@@ -207,6 +207,35 @@ def test_only_a_body_that_has_arrived_as_a_whole_is_read_without_a_timeout() -> 
     asyncio.run(main())
 
 
+def test_white_space_around_the_value_of_a_header_is_no_part_of_it() -> None:
+    rest = RestHarness()
+    rest.dispatcher.put(running(A))
+
+    async def main() -> bytes:
+        config = uvicorn.Config(rest.app, port=0, log_config=None, lifespan="off", http=TimedHttpProtocol)
+        server = uvicorn.Server(config)
+        async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+            serving = tasks.create_task(server.serve(), name="uvicorn")
+            while not server.started:  # noqa: ASYNC110 uvicorn has no event for it
+                await asyncio.sleep(0.01)
+            reader, writer = await asyncio.open_connection(*server.servers[0].sockets[0].getsockname()[:2])
+            given = {
+                "Host": "flintlock", "Origin": "http://flintlock", "Sec-Fetch-Site": "same-origin",
+                "Connection": "close", **rest.auth,
+            }  # fmt: skip
+            head = "".join(f"{name}: \t {value} \t \r\n" for name, value in given.items())
+            writer.write(f"GET /jobs HTTP/1.1\r\n{head}\r\n".encode())
+            answer = await reader.read()
+            writer.close()
+            server.should_exit = True
+            await serving
+        return answer
+
+    answer = asyncio.run(main())
+
+    assert answer.startswith(b"HTTP/1.1 200"), answer
+
+
 def test_a_connection_that_does_not_send_its_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TimedHttpProtocol, "head_timeout_s", 0.2)
     rest = RestHarness()

@@ -34,7 +34,7 @@ SHOWN = QueryFigures(
 )
 
 
-def served(state: ExecutionState) -> RestHarness:
+def served(state: ExecutionState, figures: QueryFigures = SHOWN) -> RestHarness:
     """A job with one query, whose second attempt is in this state."""
     graph = JobGraph(
         job_id=S,
@@ -49,7 +49,7 @@ def served(state: ExecutionState) -> RestHarness:
     )
     failed = execution(0, 0, E.FAILED, {E.RUNNING: T0, E.FAILED: T0 + 400})
     second = execution(0, 1, state, {E.RUNNING: T0 + 500})
-    executions = (structs.replace(failed, queries=(SHOWN,)), structs.replace(second, queries=(SHOWN,)))
+    executions = (structs.replace(failed, queries=(SHOWN,)), structs.replace(second, queries=(figures,)))
     rest = RestHarness()
     rest.dispatcher.put(
         structs.replace(running(S), graph=graph, regions=regions_of(graph), executions=executions),
@@ -73,6 +73,14 @@ def test_a_query_is_shown_with_the_figures_of_its_latest_batch() -> None:
 def test_a_query_that_falls_behind_for_long_is_marked_with_the_time() -> None:
     (query,) = served(E.RUNNING).get(f"/jobs/{S}/queries")["queries"]
     assert (query["active"], query["falls-behind"], query["behind-ms"]) == (True, True, 72_000)
+
+
+def test_a_batch_that_runs_is_shown_and_what_it_is_behind_grows() -> None:
+    running = structs.replace(SHOWN, running_since_ms=T0 + 80_000, running_ms=3_600_000)
+    (query,) = served(E.RUNNING, running).get(f"/jobs/{S}/queries")["queries"]
+    assert (query["running-since"], query["falls-behind"], query["behind-ms"]) == (T0 + 80_000, True, 3_680_000)
+    (query,) = served(E.CANCELED, running).get(f"/jobs/{S}/queries")["queries"]
+    assert (query["running-since"], query["falls-behind"]) == (0, False)
 
 
 def test_the_query_of_an_attempt_that_has_ended_is_not_active() -> None:

@@ -54,9 +54,9 @@ def test_a_lower_bound_may_be_left_out(rest: RestHarness) -> None:
         ([], ["the body must be a mapping from vertex ids to their requirements"]),
         ({}, ["the body names no vertex: give the parallelism of at least one"]),
         ({V: {}}, [f"{V}: needs the key 'parallelism'"]),
-        ({V: wants("many")}, [f"{V}.parallelism.upperBound: expected 'int', got 'text'"]),
-        ({V: wants(0)}, [f"{V}.parallelism.upperBound: expected 'int' >= 1"]),
-        ({V: wants(1 << 16)}, [f"{V}.parallelism.upperBound: expected 'int' <= 32768"]),
+        ({V: wants("many")}, [f"{V}.parallelism.upperBound: expected a whole number, got text"]),
+        ({V: wants(0)}, [f"{V}.parallelism.upperBound: expected a whole number >= 1"]),
+        ({V: wants(1 << 16)}, [f"{V}.parallelism.upperBound: expected a whole number <= 32768"]),
         ({V: wants(2, 3)}, [f"{V}.parallelism: lowerBound 3 is more than upperBound 2"]),
         ({V: {"parallelism": {"upperbound": 2}}},
          [f"{V}.parallelism.upperbound: unknown key; did you mean 'upperBound'?",
@@ -105,10 +105,10 @@ def test_a_client_sends_heartbeats(rest: RestHarness) -> None:
     ("body", "expected"),
     [
         ({}, "the body: needs the key 'expiredTimestamp'"),
-        ([1], "the body: must be a mapping, not list"),
-        ({"expiredTimestamp": "soon"}, "expiredTimestamp: expected 'int', got 'text'"),
-        ({"expiredTimestamp": -1}, "expiredTimestamp: expected 'int' >= 0"),
-        ({"expiredTimestamp": 1 << 64}, "expiredTimestamp: expected 'int' <= 9223372036854775807"),
+        ([1], "the body: must be a mapping, not a list"),
+        ({"expiredTimestamp": "soon"}, "expiredTimestamp: expected a whole number, got text"),
+        ({"expiredTimestamp": -1}, "expiredTimestamp: expected a whole number >= 0"),
+        ({"expiredTimestamp": 1 << 64}, "expiredTimestamp: expected a whole number <= 9223372036854775807"),
     ],
 )
 def test_an_incomplete_heartbeat_is_refused(rest: RestHarness, body: Any, expected: str) -> None:

@@ -237,7 +237,7 @@ def test_a_bad_job_id_is_refused(rest: RestHarness, job_id: str) -> None:
         (b"[" * 99_000, "the request is not JSON"),
         (b"[" * 100_001, "the request has about 100002 values; at most 100000 are allowed"),
         (b'{"name": 1e999}', "the request is not JSON"),
-        (b"[]", "job: must be a mapping, not list"),
+        (b"[]", "job: must be a mapping, not a list"),
         (b"null", "job: must be a mapping, not nothing"),
         (b'"x"', "job: must be a mapping, not text"),
     ],

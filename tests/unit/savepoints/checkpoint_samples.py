@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 
 from msgspec import structs
@@ -46,8 +47,16 @@ class CheckpointSample:
             entry = ["v1", json.dumps({"batchWatermarkMs": 0, "conf": conf}), json.dumps({"logOffset": self.batch})]
             self._write(f"sources/0/{self.batch}", f"v1\n/in/{self.batch}.json")
             self._write(f"offsets/{self.batch}", "\n".join(entry))
-            self._write(f"state/0/0/{self.batch + 1}.zip", f"state {self.batch + 1}")
+            self.snapshot(f"state/0/0/{self.batch + 1}.zip")
             self._write(f"commits/{self.batch}", "v1\n{}")
+
+    def snapshot(self, name: str, *files: str) -> None:
+        """Write a snapshot of RocksDB that names SST files."""
+        metadata = {"sstFiles": [{"localFileName": file, "dfsSstFileName": file} for file in files], "numKeys": 1}
+        path = self.directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(zipfile.ZipInfo("metadata"), f"v1\n{json.dumps(metadata)}")
 
     def purge(self, before: int) -> None:
         """Remove the batches before this one, as Spark does while a query runs."""

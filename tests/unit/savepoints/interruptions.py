@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-_OPERATIONS: Final = frozenset({"open", "os.link", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.listdir"})
+_OPERATIONS: Final = frozenset(
+    {"open", "os.link", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.listdir", "os.scandir"}
+)
 _observers: Final[list[Callable[[str, str], None]]] = []  # of which the hook, that cannot be removed, calls the last
 _installed: Final[list[bool]] = []
 

@@ -45,17 +45,20 @@ def test_rows_partitions_and_schemas_of_each_operator(tmp_path: Path) -> None:
     snapshot(place / "0" / "0" / "4.zip", 100)
     snapshot(place / "0" / "0" / "5.zip", 7)
     snapshot(place / "0" / "1" / "5.zip", 3)
-    (place / "0" / "_metadata").mkdir()
-    (place / "0" / "_metadata" / "schema").write_bytes(schema_file(KEY, VALUE, KEY))
+    (place / "0" / "0" / "_metadata").mkdir()
+    (place / "0" / "0" / "_metadata" / "schema").write_bytes(schema_file(KEY, VALUE, KEY))
     snapshot(place / "1" / "0" / "left-keyToNumValues" / "4.zip", 1)
+    (place / "1" / "_stateSchema" / "default").mkdir(parents=True)
+    (place / "1" / "_stateSchema" / "default" / "0_a").write_bytes(schema_file(KEY))
     (place / "1" / "0" / "left-keyToNumValues" / "5.changelog").write_text("changes")
 
-    first, second = saved_states(tmp_path, manifest_of(tmp_path))
+    first, second = saved_states(tmp_path / "queries", manifest_of(tmp_path))
 
     assert (first.uid, first.operator, first.partitions, first.rows) == ("u", 0, 2, 10)
     assert first.schemas == ("k string", "n long, w struct<start timestamp>")
     assert first.bytes > 0
     assert (second.operator, second.partitions, second.rows) == (1, 1, None), "only Spark can count changes"
+    assert second.schemas == ("k string",)
 
 
 def test_what_is_damaged_is_left_out() -> None:

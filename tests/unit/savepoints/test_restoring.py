@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -9,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from tests.unit.savepoints.checkpoint_samples import UID, CheckpointSample, streaming_job
-from tests.unit.savepoints.interruptions import Died, dying_at
+from tests.unit.savepoints.interruptions import Died, dying_at, observing
 from tests.unit.savepoints.test_writing import content
 
-from flintlock.model.errors import Invalid
+from flintlock.model.errors import Invalid, Unavailable
 from flintlock.model.jobgraph import JobGraph
-from flintlock.savepoints.restoring import Restore, check_restore, has_gone_on, is_restored, restore_job
+from flintlock.savepoints.restoring import Restore, check_restore, is_restored, restore_job
 from flintlock.savepoints.writing import write_savepoint
 
 NEW_ID = "22222222-2222-2222-2222-222222222222"
@@ -123,12 +124,36 @@ def test_whoever_dies_while_restoring_leaves_queries_that_are_complete_or_not_th
     raise AssertionError("it never came to its end")
 
 
+def stale(event: str, path: str) -> None:
+    raise OSError(errno.ESTALE, "Stale file handle", path)
+
+
+def test_a_savepoint_that_cannot_be_listed_now_is_not_damaged(tmp_path: Path) -> None:
+    saved = Saved(tmp_path)
+
+    def stale_state(event: str, path: str) -> None:
+        if event == "os.scandir" and path.endswith("state"):
+            stale(event, path)
+
+    with observing(saved.path, stale_state), pytest.raises(Unavailable, match="Stale file handle"):
+        saved.restore()
+    saved.restore()
+
+
+def test_whether_a_job_is_restored_is_not_known_where_its_checkpoints_cannot_be_reached(tmp_path: Path) -> None:
+    saved = Saved(tmp_path)
+    saved.checkpoints = tmp_path / ("x" * 300)  # the error is another one, and as raw as that of a stale mount
+    for call in (saved.restore, lambda: is_restored(saved.checkpoints)):
+        with pytest.raises(Unavailable, match="cannot be read: File name too long"):
+            call()
+
+
 def test_a_file_with_another_content_is_damage_and_nothing_is_restored(tmp_path: Path) -> None:
     saved = Saved(tmp_path)
     file = saved.path / "queries" / UID / "state/0/0/4.zip"
-    text = file.read_text()
+    data = file.read_bytes()
     file.unlink()  # not through the link
-    file.write_text(text.replace("4", "5"))
+    file.write_bytes(data.replace(b"v1", b"v2"))
     saved.check()  # compares sizes only
 
     with pytest.raises(Invalid, match=r"state/0/0/4\.zip has another content than was saved"):
@@ -144,6 +169,16 @@ def test_a_savepoint_that_lacks_a_file_or_is_none_is_refused(tmp_path: Path) -> 
         saved.check()
     (saved.path / "_metadata.json").unlink()
     with pytest.raises(Invalid, match="is not a savepoint that the JobManager can read"):
+        saved.check()
+
+
+def test_a_savepoint_on_storage_that_cannot_be_read_now_is_not_taken_for_none(tmp_path: Path) -> None:
+    """Else a job that is to be restored fails, and there is no way back from an upgrade."""
+    saved = Saved(tmp_path)
+    manifest = saved.path / "_metadata.json"
+    manifest.unlink()
+    manifest.symlink_to(manifest)  # an error of the file system that is not about a missing or a forbidden file
+    with pytest.raises(Unavailable, match="cannot be read"):
         saved.check()
 
 
@@ -180,13 +215,3 @@ def test_a_savepoint_of_a_newer_spark_is_refused(tmp_path: Path) -> None:
     saved = Saved(tmp_path)
     with pytest.raises(Invalid, match=r"made with Spark 4\.3\.0, and this cluster runs 4\.2\.9"):
         saved.check(spark="4.2.9")
-
-
-def test_a_batch_that_is_in_the_log_of_a_file_sink_counts_as_done(tmp_path: Path) -> None:
-    """It is not committed: another query would skip it all the same."""
-    saved = Saved(tmp_path)
-    saved.restore()
-    assert not has_gone_on(saved.job, saved.path, saved.checkpoints)
-    saved.sink_log(3, 4)
-
-    assert has_gone_on(saved.job, saved.path, saved.checkpoints)

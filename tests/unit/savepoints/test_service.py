@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 from tests.unit.savepoints.checkpoint_samples import UID, CheckpointSample, streaming_job
+from tests.unit.savepoints.interruptions import observing
 
 from flintlock.model.errors import Conflict, Forbidden, Invalid, Refused, Unavailable
 from flintlock.model.ids import JobId, TriggerId
@@ -107,13 +108,29 @@ def test_a_job_is_restored_from_the_savepoint_that_its_configuration_names(tmp_p
     location = Path(asyncio.run(files.save(JOB, TRIGGER, "")))
     job = restoring(location)
     asyncio.run(files.check_restore(job))
-    assert not files.is_restored(job)
+    assert not asyncio.run(files.is_restored(job))
 
     asyncio.run(files.restore(job))
 
-    assert files.is_restored(job)
+    assert asyncio.run(files.is_restored(job))
     assert (tmp_path / "checkpoints" / job.job_id / UID / "commits" / "1").exists()
-    assert files.is_restored(JOB), "a job that begins anew"
+    assert asyncio.run(files.is_restored(JOB)), "a job that begins anew"
+
+
+def test_a_sink_that_cannot_be_listed_now_does_not_decide_whether_a_job_fits(tmp_path: Path) -> None:
+    files = service(tmp_path)
+    job = structs.replace(
+        streaming_job(out=tmp_path / "out"),
+        config=restoring(Path(asyncio.run(files.save(JOB, TRIGGER, "")))).config,
+    )
+    log = tmp_path / "out" / "0" / "_spark_metadata"
+    log.mkdir(parents=True)
+
+    def stale(event: str, path: str) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle", path)
+
+    with observing(log, stale), pytest.raises(Unavailable, match="cannot be checked: Stale file handle"):
+        asyncio.run(files.check_restore(job))
 
 
 def test_a_job_that_was_restored_needs_no_savepoint_wherever_savepoints_are_made_now(tmp_path: Path) -> None:
@@ -124,7 +141,7 @@ def test_a_job_that_was_restored_needs_no_savepoint_wherever_savepoints_are_made
         f"file://{tmp_path}/checkpoints", str(tmp_path / "other"), spark="4.3.0", clock_ms=lambda: 7, confined=True
     )
 
-    assert elsewhere.is_restored(job)
+    assert asyncio.run(elsewhere.is_restored(job))
 
 
 def test_a_job_that_cannot_be_restored_is_refused_with_the_reason(tmp_path: Path) -> None:
@@ -149,11 +166,11 @@ def test_where_jobs_run_as_another_user_no_sink_is_taken_back(tmp_path: Path) ->
             asyncio.run(refused(job))
     with pytest.raises(Forbidden, match="moves no files in their sinks"):
         asyncio.run(files.check_upgrade(JOB, job))
-    assert not files.is_restored(job)
+    assert not asyncio.run(files.is_restored(job))
 
     asyncio.run(service(tmp_path).restore(job))
     asyncio.run(files.restore(job))
-    assert files.is_restored(job), "one that was restored before goes on"
+    assert asyncio.run(files.is_restored(job)), "one that was restored before goes on"
 
 
 SUCCESSOR = structs.replace(
@@ -178,13 +195,17 @@ def test_a_job_goes_back_only_if_its_savepoint_is_there_and_nothing_was_done_aft
     files = service(tmp_path)
     place = files.place(JOB, TriggerId(SUCCESSOR.job_id))
     job = structs.replace(SUCCESSOR, config={**SUCCESSOR.config, "execution.state-recovery.path": place})
-    assert not asyncio.run(files.may_go_back(job)), "its predecessor was not stopped"
+    assert asyncio.run(files.way_back(job, JOB)) is None, "its predecessor was not stopped"
+    assert not asyncio.run(files.has_gone_on(job))
 
     assert asyncio.run(files.save(JOB, TriggerId(SUCCESSOR.job_id), "")) == place
-    assert asyncio.run(files.may_go_back(job)), "it was not restored"
+    assert asyncio.run(files.way_back(job, JOB)) == place, "it was not restored"
     asyncio.run(files.restore(job))
-    assert asyncio.run(files.may_go_back(job))
+    assert asyncio.run(files.way_back(job, JOB)) == place
     (tmp_path / "checkpoints" / job.job_id / UID / "offsets" / "2").touch()
-    assert asyncio.run(files.may_go_back(job)), "a batch that is only planned is done again"
+    assert asyncio.run(files.way_back(job, JOB)) == place, "a batch that is only planned is done again"
+    assert not asyncio.run(files.has_gone_on(job))
     (tmp_path / "checkpoints" / job.job_id / UID / "commits" / "2").touch()
-    assert not asyncio.run(files.may_go_back(job))
+    assert asyncio.run(files.way_back(job, JOB)) is None
+    assert asyncio.run(files.has_gone_on(job))
+    assert not asyncio.run(files.has_gone_on(JOB)), "it began from no savepoint"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from tests.unit.savepoints.interruptions import Died, dying_at, observing
 
 from flintlock.model.errors import Conflict, Unavailable
 from flintlock.model.jobgraph import JobGraph
-from flintlock.model.streaming.savepoints import MANIFEST, SavepointManifest, damage, decode_manifest
+from flintlock.model.streaming.savepoints import MANIFEST, FileGone, SavepointManifest, damage, decode_manifest
 from flintlock.savepoints.writing import write_savepoint
 
 NAME = "savepoint-abc-1"
@@ -152,7 +153,7 @@ def test_a_later_batch_is_saved_if_a_file_disappears_meanwhile(tmp_path: Path) -
     purged: list[str] = []
 
     def purge(event: str, path: str) -> None:
-        if event == "os.link" and not purged:
+        if event == "os.link" and path.endswith("commits/0") and not purged:
             purged.append(path)
             place.samples[0].commit(2)
             place.samples[0].purge(1)
@@ -162,6 +163,68 @@ def test_a_later_batch_is_saved_if_a_file_disappears_meanwhile(tmp_path: Path) -
 
     assert purged
     assert manifest.queries[0].batch == 2
+
+
+def test_a_later_batch_is_saved_if_a_snapshot_names_a_file_that_is_gone(tmp_path: Path) -> None:
+    """It was removed before the files were listed: nothing else would notice that the state cannot be read."""
+    place = Place(tmp_path)
+    (sample,) = place.samples
+    sample.commit(3)
+    sample.snapshot("state/0/0/3.zip", "3-gone.sst")
+    commits: list[str] = []
+
+    def observe(event: str, path: str) -> None:
+        if event == "os.link" and path.endswith("commits/2") and not commits:
+            commits.append(path)
+            sample.commit()
+
+    with observing(sample.directory, observe):
+        (query,) = read(place.save()).queries
+
+    assert query.batch == 3
+
+
+@pytest.mark.parametrize("broken", ["names a file", "is no archive"])
+def test_a_state_that_cannot_be_read_is_a_savepoint_that_is_not_made(tmp_path: Path, broken: str) -> None:
+    place = Place(tmp_path)
+    (sample,) = place.samples
+    sample.commit(3)
+    if broken == "names a file":
+        (sample.directory / "state/0/0/SSTs").mkdir()
+        (sample.directory / "state/0/0/SSTs/3-a.sst").touch()
+        sample.snapshot("state/0/0/3.zip", "3-a.sst", "2-gone.sst")
+    else:
+        (sample.directory / "state/0/0/3.zip").write_text("cut off")
+    reason = "SSTs/2-gone.sst, which state/0/0/3.zip names" if broken == "names a file" else "3.zip cannot be read"
+    with pytest.raises(Unavailable, match=reason):
+        place.save()
+    assert place.names() == []
+
+
+@pytest.mark.parametrize("broken", [(), ("2d61b9ac-7a71",), ("0c61b9ac-7a71", "2d61b9ac-7a71")])
+def test_of_several_snapshots_of_a_version_one_is_to_be_complete(tmp_path: Path, broken: tuple[str, ...]) -> None:
+    """Which one counts is not known where the commit does not say it; what abandoned ones name may be removed."""
+    place = Place(tmp_path)
+    (sample,) = place.samples
+    sample.commit(3)
+    (sample.directory / "state/0/0/3.zip").unlink()
+    for number in ("0c61b9ac-7a71", "2d61b9ac-7a71"):
+        sample.snapshot(f"state/0/0/3_{number}.zip", *(["2-gone.sst"] if number in broken else []))
+    if len(broken) == 2:
+        with pytest.raises(Unavailable, match=r"2-gone.sst, which state/0/0/3_0c61b9ac-7a71\.zip names"):
+            place.save()
+    else:
+        assert read(place.save()).queries[0].batch == 2
+
+
+def test_what_disappears_says_that_it_does_not_come_back(tmp_path: Path) -> None:
+    """The job may have ended: nobody commits a later batch then."""
+    place = Place(tmp_path)
+    place.samples[0].commit(2)
+    (place.checkpoints / UID / "metadata").unlink()
+    with pytest.raises(Unavailable) as raised:
+        place.save()
+    assert isinstance(raised.value.__cause__, FileGone)
 
 
 def test_a_checkpoint_that_cannot_be_saved_is_a_failure_and_leaves_nothing(tmp_path: Path) -> None:
@@ -180,7 +243,10 @@ def test_each_query_is_saved_after_its_own_batch_and_one_without_a_batch_is_left
     place.samples[0].commit(3)
     place.samples[1].commit(1)
 
-    assert [(query.uid, query.batch) for query in read(place.save()).queries] == [("a-v1", 2), ("b-v1", 0)]
+    manifest = read(place.save())
+
+    assert [(query.uid, query.batch) for query in manifest.queries] == [("a-v1", 2), ("b-v1", 0)]
+    assert manifest.cuts == 2, "there is no point in time that both have in common, and the manifest says so"
 
 
 def test_a_source_that_removes_what_it_has_read_is_recorded(tmp_path: Path) -> None:
@@ -200,6 +266,20 @@ def test_what_is_not_the_savepoint_of_this_job_is_left_alone(tmp_path: Path) -> 
     with pytest.raises(Conflict, match="is no savepoint of this job"):
         place.save()
     assert place.names() == [NAME]
+
+
+def test_a_savepoint_that_is_there_and_cannot_be_read_now_is_not_taken_for_something_else(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.samples[0].commit(2)
+    made = place.save()
+
+    def stale(event: str, path: str) -> None:
+        if event == "open" and path.endswith(MANIFEST):
+            raise OSError(errno.ESTALE, "Stale file handle", path)
+
+    with observing(made, stale), pytest.raises(Unavailable, match="Stale file handle"):
+        place.save()
+    assert place.save() == made
 
 
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:

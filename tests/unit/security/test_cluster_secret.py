@@ -201,6 +201,7 @@ def test_secrets_are_compared_whatever_their_length() -> None:
     assert not same("ü", "u")
 
 
+@pytest.mark.usefixtures("restored_process")
 def test_every_process_closes_its_state_directory_and_gives_an_older_one_a_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from flintlock.model.streaming.checkpoints import (
     QueryProgress,
     StateRescale,
 )
+from flintlock.model.streaming.query_figures import QueryFigures
 from flintlock.model.streaming.streams import StreamQuery, Watermark
 from flintlock.model.tasks import DeployTask
 from flintlock.spark.region.artifacts import Artifacts
@@ -57,12 +58,15 @@ class FakeQuery:
         self._observed = 0
         self.progress: list[FakeProgress] = []
         self.message = "Waiting for data to arrive"
+        self.busy: list[bool] = []  # whether a batch runs, one for each time that it is observed; then none does
         self.stopped = False
         self.failure: Exception | None = None
         self.ended: Callable[[], None] = lambda: None  # called when an outcome is raised
+        self.waited: Callable[[float], None] = lambda _: None  # called with the time that is waited for its end
 
     def awaitTermination(self, timeout: float) -> bool:  # noqa: N802 - PySpark's name
         assert timeout > 0
+        self.waited(timeout)
         outcome = self._outcomes.pop(0)
         if isinstance(outcome, BaseException):
             self.ended()
@@ -80,7 +84,8 @@ class FakeQuery:
 
     @property
     def status(self) -> dict[str, Any]:
-        return {"message": self.message, "isDataAvailable": False, "isTriggerActive": False}
+        busy = self.busy.pop(0) if self.busy else False
+        return {"message": self.message, "isDataAvailable": busy, "isTriggerActive": busy}
 
     def exception(self) -> Exception | None:
         return self.failure
@@ -187,8 +192,11 @@ def streaming(  # noqa: PLR0917 - each with a default
     drain: Callable[[], bool] = lambda: False,
     rescale: StateRescale | None = None,
     repartition: Callable[[str, int], None] = repartition,
+    watch: Callable[[tuple[QueryFigures, ...]], None] = lambda _: None,
+    clock: Clock | None = None,
+    task: DeployTask | None = None,
 ) -> StreamingTask:
-    task, backend, clock = task_of(sink, query), FakeBackend(spark), Clock()
+    task, backend, clock = task or task_of(sink, query), FakeBackend(spark), clock or Clock()
     task = structs.replace(task, checkpoint_dir=checkpoint_dir, rescale=rescale)
     kept: Any = artifacts
     frames = StepFrames(backend, task.graph, kept)  # pyright: ignore[reportArgumentType]
@@ -200,6 +208,7 @@ def streaming(  # noqa: PLR0917 - each with a default
         config={},
         activity=activity,
         report=report,
+        watch=watch,
         drain=drain,
         repartition=repartition,
         now_s=lambda: clock.now_s,
@@ -211,7 +220,10 @@ def concurrent(text: str = "[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to 
     return AnalysisException(text)
 
 
-IN_THE_SAME_ENGINE = (
+OTHER_WORDS = (
+    "[STREAM_FAILED] Query terminated: Concurrent update to the log. Multiple streaming jobs detected for 3",
+    "Multiple streaming queries are concurrently using file:/checkpoints/job/uid/sources/0. SQLSTATE: XXKST",
+    "Race while writing batch 7",
     "[CONCURRENT_QUERY] Another instance of this query was just started by a concurrent session.",
     "Cannot start query with id 1 as another query with same id is already active. Perhaps you are attempting to",
 )

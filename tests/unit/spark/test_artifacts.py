@@ -123,6 +123,12 @@ def test_a_missing_attribute_is_named(install: Callable[..., Artifacts]) -> None
         artifacts.function(Function(reference="flintlock_sample_three:x"))
 
 
+def test_only_a_class_of_spark_is_a_data_source(install: Callable[..., Artifacts]) -> None:
+    artifacts = install(**{"flintlock_sample_source.py": b"class Numbers:\n    pass\n"})
+    with pytest.raises(TaskError, match="'flintlock_sample_source:Numbers' is no subclass of"):
+        artifacts.data_source("flintlock_sample_source:Numbers")
+
+
 def test_a_missing_module_is_an_error_of_user_code(install: Callable[..., Artifacts]) -> None:
     with pytest.raises(ModuleNotFoundError):
         install().function(Function(reference="flintlock_sample_nowhere:f"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from flintlock.spark.engine.java import Java
 #: Prints the environment of its parent, the engine's process, and its own last line.
 JAVA = """#!/bin/sh
 tr '\\0' '\\n' < "/proc/$PPID/environ"
+echo "workers run $PYSPARK_PYTHON, the driver $PYSPARK_DRIVER_PYTHON"
 echo "the last line of a JVM"
 exit 7
 """
@@ -27,6 +29,29 @@ def java(tmp_path: Path) -> Java:
     program.write_text(JAVA)
     program.chmod(0o755)
     return Java(home=str(tmp_path / "java"), major=17, origin="JAVA_HOME", has_vector_module=False)
+
+
+def test_the_python_of_workers_is_this_one_unless_the_settings_name_another(java: Java, tmp_path: Path) -> None:
+    """The driver's variable travels with each function to executors on other machines, whatever they have."""
+    configured = {"spark.pyspark.python": "/opt/python"}
+    for conf, workers in (({}, sys.executable), (configured, "/opt/python")):
+        log_file = tmp_path / f"{len(conf)}.log"
+        settings = EngineSettings(
+            java=java,
+            scratch_dir=str(tmp_path / "engine"),
+            log_file=str(log_file),
+            run_dir=str(tmp_path / "run"),
+            environment=user_environment({"PATH": "/usr/bin:/bin", "PYSPARK_PYTHON": "/of/the/operator"}),
+            conf=conf,
+        )
+
+        async def start(settings: EngineSettings = settings) -> None:
+            async with SparkEngine.start(settings):
+                raise AssertionError("there is no Java")
+
+        with pytest.raises(Unavailable):
+            asyncio.run(start())
+        assert f"workers run {workers}, the driver {sys.executable}" in log_file.read_text()
 
 
 def test_the_process_of_an_engine_inherits_what_user_code_does_and_reports_the_end_of_its_log(

@@ -8,10 +8,9 @@ from flintlock.model.tasks import FileMove, SinkFiles
 from flintlock.spark.engine.conf import (
     CONNECT_PLUGIN,
     UI_KEY,
+    dedicated_conf,
     engine_conf,
     loopback_environment,
-    port_defaults,
-    ui_protection,
     worker_environment,
 )
 from flintlock.spark.engine.handle import publication
@@ -39,6 +38,11 @@ def test_the_connect_server_is_always_on_loopback() -> None:
 
     assert moved["spark.connect.grpc.binding.address"] == "127.0.0.1"
     assert moved["spark.connect.grpc.binding.port"] == "0"
+
+
+def test_a_session_whose_query_waits_for_rows_never_expires() -> None:
+    """By Spark's default it would after an hour, and its query would be stopped without an exception."""
+    assert conf()["spark.connect.session.manager.defaultSessionTimeout"] == "-1"
 
 
 def test_plugins_of_the_cluster_stay_and_connect_is_added_once() -> None:
@@ -156,19 +160,69 @@ def test_the_ui_of_an_engine_is_on_only_behind_a_filter() -> None:
     assert (with_filter["spark.ui.enabled"], with_filter["spark.ui.filters"]) == ("true", "my.Filter")
 
 
+def dedicated(**given: str) -> dict[str, str]:
+    spark = {key.replace("__", "."): value for key, value in given.items()}
+    return dedicated_conf("job", spark, cores=3, lease_s=50.0, cluster_master=spark.get("spark.master", ""))
+
+
 def test_a_dedicated_driver_has_the_same_defaults() -> None:
-    assert port_defaults("local[2]", {})["spark.driver.bindAddress"] == "127.0.0.1"
-    assert port_defaults("yarn", {}) == {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
-    assert port_defaults("spark://there:7077", {}) == {}
-    assert ui_protection("local[2]", {"spark.ui.enabled": "TRUE"}) == {"spark.ui.enabled": "false"}
+    assert dedicated()["spark.driver.bindAddress"] == "127.0.0.1"
+    assert dedicated()["spark.master"] == "local[3]"
+    assert "spark.network.crypto.enabled" not in dedicated(spark__master="spark://there:7077")
+    assert dedicated(spark__ui__enabled="TRUE")["spark.ui.enabled"] == "false"
 
 
-def test_executors_of_a_standalone_master_end_python_daemons_that_are_idle() -> None:
+@pytest.mark.parametrize("master", ["spark://there:7077", "yarn"])
+def test_a_dedicated_driver_has_the_defaults_of_an_engine_for_where_its_executors_are(master: str) -> None:
+    engine, own = conf(spark__master=master), dedicated(spark__master=master)
+    here = ("spark.authenticate", "spark.cores.max", "spark.network.", "spark.executor.", "spark.yarn.")
+
+    assert {key: value for key, value in own.items() if key.startswith(here)} == {
+        key: value for key, value in engine.items() if key.startswith(here)
+    }
+
+
+def test_a_dedicated_driver_on_yarn_uploads_no_jars_unless_it_is_configured_to() -> None:
+    assert dedicated(spark__master="yarn")["spark.yarn.jars"] == f"local:{spark_home()}/jars/*"
+    assert "spark.yarn.jars" not in dedicated(spark__master="yarn", spark__yarn__archive="hdfs:///spark.zip")
+
+
+@pytest.mark.parametrize("cluster_master", ["", "local[4]", "spark://there:7077"])
+def test_a_dedicated_driver_uploads_its_jars_to_a_yarn_that_only_its_job_names(cluster_master: str) -> None:
+    """The nodes may not have PySpark at the path of this machine's."""
+    made = dedicated_conf("job", {"spark.master": "yarn"}, cores=3, lease_s=50.0, cluster_master=cluster_master)
+    assert "spark.yarn.jars" not in made
+    assert made["spark.authenticate"] == "true"
+
+
+@pytest.mark.parametrize("master", ["spark://there:7077", "yarn"])
+def test_executors_end_python_daemons_that_are_idle(master: str) -> None:
     """Spark starts one for each session and ends none; it is ours only where executors have this Python."""
-    on_standalone = conf(spark__master="spark://there:7077")
+    settings = EngineSettings(
+        java=JAVA,
+        scratch_dir="/scratch",
+        log_file="/log",
+        run_dir="/run",
+        conf={"spark.master": master},
+        environment={"CONTAINER_ID": "container_1700000000000_0007_01_000002"},
+    )
+    there = engine_conf(settings)
 
-    assert on_standalone["spark.python.daemon.module"] == "flintlock.spark.engine.python.python_daemon"
-    assert on_standalone["spark.executorEnv.FLINTLOCK_PYTHON_DAEMON_IDLE_S"] == "30"
-    other = conf(spark__master="spark://there:7077", spark__pyspark__python="/opt/python")
-    assert "spark.python.daemon.module" not in other
-    assert "spark.python.daemon.module" not in conf(spark__master="k8s://there")
+    assert there["spark.python.daemon.module"] == "flintlock.spark.engine.python.python_daemon"
+    assert there["spark.executorEnv.FLINTLOCK_PYTHON_DAEMON_IDLE_S"] == "30"
+    for other in ({"spark.master": master, "spark.pyspark.python": "/opt/python"}, {"spark.master": "k8s://there"}):
+        assert "spark.python.daemon.module" not in engine_conf(structs.replace(settings, conf=other))
+
+
+def test_executors_on_yarn_keep_sparks_daemon_where_nodes_may_not_have_flintlock() -> None:
+    """Outside of YARN's containers a TaskManager knows of the nodes only that Python is at the same path."""
+    settings = EngineSettings(
+        java=JAVA,
+        scratch_dir="/scratch",
+        log_file="/log",
+        run_dir="/run",
+        conf={"spark.master": "yarn"},
+        environment={},
+    )
+    made = engine_conf(settings)
+    assert not {"spark.python.daemon.module", "spark.executorEnv.FLINTLOCK_PYTHON_DAEMON_IDLE_S"} & made.keys()

@@ -107,6 +107,33 @@ def test_of_chained_tracebacks_the_last_counts() -> None:
     assert [frame.file for frame in parsed.frames] == ["/b.py"]
 
 
+@pytest.mark.parametrize("times", ["1 more time", "983 more times"])
+def test_repeated_lines_of_a_traceback_are_no_part_of_the_message(times: str) -> None:
+    text = (
+        "Traceback (most recent call last):\n"
+        '  File "/job/count.py", line 3, in <module>\n'
+        "    down(1000)\n"
+        '  File "/job/count.py", line 2, in down\n'
+        "    return down(n - 1)\n"
+        "           ^^^^^^^^^^^\n"
+        f"  [Previous line repeated {times}]\n"
+        '  File "/job/count.py", line 1, in down\n'
+        "    raise ValueError(n)\n"
+        "ValueError: the message\n[Previous line repeated 2 more times]\n"
+    )
+
+    parsed = python_traceback(text)
+
+    assert parsed is not None
+    assert parsed.exception == "ValueError"
+    assert parsed.message == "the message\n[Previous line repeated 2 more times]"  # the user's own words
+    assert [(frame.line, frame.source) for frame in parsed.frames] == [
+        (3, "down(1000)"),
+        (2, "return down(n - 1)"),
+        (1, "raise ValueError(n)"),
+    ]
+
+
 def test_a_text_without_traceback_has_none() -> None:
     assert python_traceback("Job aborted") is None
 
@@ -223,6 +250,7 @@ def test_user_frames_have_file_line_and_text() -> None:
         ("<frozen runpy>", False),
         (sys.modules["flintlock.spark.region.errors.failures"].__file__ or "", False),
         (str(Path(fl.__file__).parent / "spark" / "runner" / "process.py"), False),
+        (str(Path(fl.__file__).parent / "client" / "running.py"), False),
         (sys.modules["typing"].__file__ or "", False),
     ],
 )

@@ -85,6 +85,14 @@ def test_small_heaps_are_collected_for_throughput_unless_the_user_chose(
     assert [part for part in command if part.startswith("-XX:+Use")] == collected
 
 
+def test_stacks_are_large_unless_the_user_chose() -> None:
+    """Java takes the last of several sizes."""
+    chosen = {"spark.driver.extraJavaOptions": "-Xss512k"}
+
+    for command, last in ((jvm_command(settings()), "-Xss4m"), (jvm_command(settings(chosen)), "-Xss512k")):
+        assert [part for part in command if part.startswith("-Xss")][-1] == last
+
+
 def test_an_archive_is_used_only_where_it_is(tmp_path: Path) -> None:
     file = tmp_path / "classes.jsa"
     wanted = msgspec.structs.replace(settings(), class_archive=str(file))
@@ -129,6 +137,53 @@ def test_only_the_end_of_a_long_log_is_reported(tmp_path: Path) -> None:
 
     assert "line 99999" in cause
     assert len(cause.splitlines()) < 20
+
+
+JOBS_OUTPUT = "".join(f"what job {n} prints\n" for n in range(100))
+REPORT = """#
+# A fatal error has been detected by the Java Runtime Environment:
+#
+#  SIGSEGV (0xb) at pc=0x00007f1c2a0b, pid=4711, tid=4712
+#
+what a job prints afterwards
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "log", "how"),
+    [
+        (-9, "", "was killed by SIGKILL (by hand, or by the kernel because memory ran out); its log is"),
+        (1, "", "ended with exit code 1; its log is"),
+        (3, "Terminating due to java.lang.OutOfMemoryError: Java heap space\n", "OutOfMemoryError: Java heap space)"),
+        (
+            -6,
+            REPORT,
+            "and says:\nA fatal error has been detected by the Java Runtime Environment:\nSIGSEGV (0xb) at pc",
+        ),
+    ],
+)
+def test_a_death_does_not_show_what_jobs_have_printed(tmp_path: Path, code: int, log: str, how: str) -> None:
+    file = tmp_path / "engine.log"
+    file.write_text(JOBS_OUTPUT + "job 7: java.lang.OutOfMemoryError: in a job\n" + log + JOBS_OUTPUT)
+
+    cause = cause_of_death(code, file, served_jobs=True)
+
+    assert how in cause
+    assert str(file) in cause
+    assert "job" not in cause
+
+
+def test_a_death_before_any_job_shows_only_what_the_same_jvm_has_written(tmp_path: Path) -> None:
+    file = tmp_path / "engine.log"
+    file.write_text(JOBS_OUTPUT)
+    before = file.stat().st_size
+    with file.open("a") as log:
+        log.write("Error: no such class\n")
+
+    assert cause_of_death(1, file, log_begin=before).endswith(f"the end of {file}:\nError: no such class")
+    assert cause_of_death(1, file, log_begin=file.stat().st_size) == "the JVM ended with exit code 1"
+    file.write_text("it was rotated\n")
+    assert cause_of_death(1, file, log_begin=before).endswith("it was rotated")
 
 
 def test_a_death_without_a_log_is_reported(tmp_path: Path) -> None:

@@ -49,6 +49,11 @@ class FakeQuery:
         self.stops = 0
         self.batch = 0
         self.error: Exception | None = None
+        self.busy = False
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return {"message": "", "isDataAvailable": self.busy, "isTriggerActive": self.busy}
 
     @property
     def lastProgress(self) -> Any:  # noqa: N802 - PySpark's name
@@ -130,6 +135,29 @@ def test_queries_are_followed_once_each_and_reported_when_they_change() -> None:
     one.isActive, one.error = False, ValueError("no more\nat a.b")
     queries.observe()
     assert [(figures.active, figures.error) for figures in reports[-1]] == [(False, "no more"), (True, "")]
+    queries.stop(warn=False)
+
+
+def test_a_batch_of_a_program_is_shown_while_it_runs_and_without_a_message_at_every_look() -> None:
+    """The interval of its trigger is not known: it is not late by its time."""
+    reports: list[tuple[QueryFigures, ...]] = []
+    now_s = [0.0]
+    queries = ProgramQueries(reports.append, now_s=lambda: now_s[0])
+    queries.stop(warn=True)
+    query = FakeQuery("a", "named")
+    query.busy = True
+    queries.add(query)
+    queries.observe()
+    seen = len(reports)
+    for second in range(100):
+        now_s[0] = float(second)
+        queries.observe()
+
+    assert len(reports) == seen
+    assert reports[-1][0].running_since_ms > 0
+    query.isActive = False
+    queries.observe()
+    assert (reports[-1][0].active, reports[-1][0].running_since_ms) == (False, 0)
     queries.stop(warn=False)
 
 

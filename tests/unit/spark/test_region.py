@@ -136,6 +136,24 @@ def test_a_sql_step_that_is_a_command_is_refused(tmp_path: Path) -> None:
     assert (caught.value.kind, caught.value.step) == (FailureKind.ANALYSIS, "x")
 
 
+def test_a_relative_path_in_a_query_or_an_option_starts_at_the_directory_of_the_job(tmp_path: Path) -> None:
+    query = Sql(query="SELECT * FROM csv.`in/a.csv`")
+    frames = frames_of(tmp_path, vertex("x", query), directory=str(tmp_path))
+    assert made(frames.get(StepName("x"))) == f"sql(SELECT * FROM csv.`{tmp_path}/in/a.csv`; ; {{}})"
+    assert frames.sources().queries == {"x": f"SELECT * FROM csv.`{tmp_path}/in/a.csv`"}  # offsets are those of Spark
+
+    source = Source(format="csv", options={"path": "in/a.csv", "sep": ";"})
+    frames = frames_of(tmp_path, vertex("s", source), directory=str(tmp_path))
+    assert made(frames.get(StepName("s"))).startswith(f"options(path={tmp_path}/in/a.csv, sep=;)")
+    other = Source(format="iceberg", options={"path": "db.table"})  # the name of a table
+    assert "options(path=db.table)" in made(frames_of(tmp_path, vertex("s", other)).get(StepName("s")))
+
+    elsewhere = frames_of(tmp_path, vertex("x", query), directory=str(tmp_path / "elsewhere"))
+    with pytest.raises(TaskError, match=r"the path 'in/a\.csv' is relative, and the directory '.*elsewhere'") as caught:
+        elsewhere.get(StepName("x"))
+    assert (caught.value.kind, elsewhere.current_step) == (FailureKind.CONFIGURATION, "x")
+
+
 def test_results_of_other_regions_are_read_back(tmp_path: Path) -> None:
     frames = frames_of(
         tmp_path,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from py4j.protocol import Py4JJavaError
 
+from flintlock.spark.engine.executors.shared_paths import MISSING, SharedPaths, a_file_of, nearest_directory
 from flintlock.spark.engine.publication.hadoop_files import FileFailure
-from flintlock.spark.engine.shared_paths import MISSING, SharedPaths, a_file_of, nearest_directory
 
 TASKS = 4
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from pyspark.errors.exceptions.connect import AnalysisException, StreamingQueryException
 from tests.unit.spark.streaming_harness import (
     FILES,
-    IN_THE_SAME_ENGINE,
     JOB,
+    OTHER_WORDS,
+    Clock,
     FakeProgress,
     FakeQuery,
     FakeSpark,
@@ -25,8 +27,10 @@ from flintlock.model.streaming.checkpoints import (
     BatchFigures,
     QueryProgress,
 )
+from flintlock.model.streaming.query_figures import QueryFigures
 from flintlock.model.streaming.streams import OutputMode, StreamQuery, Trigger, TriggerKind
 from flintlock.model.tasks import FailureKind
+from flintlock.savepoints.restoring import RESTORED
 from flintlock.spark.region.artifacts import Artifacts
 from flintlock.spark.region.errors.failures import Interrupted, TaskError
 from flintlock.spark.region.session_config import session_config
@@ -216,15 +220,43 @@ def test_a_query_waits_for_the_end_of_its_predecessor() -> None:
     assert activities.count("waiting for the end of another query of files-v1") == 2
 
 
-@pytest.mark.parametrize("text", IN_THE_SAME_ENGINE)
-def test_a_query_waits_for_a_predecessor_in_its_own_engine(text: str) -> None:
-    """Spark finds it there by the id of the query, and says so in other words."""
+@pytest.mark.parametrize("text", OTHER_WORDS)
+def test_a_query_waits_for_a_predecessor_that_spark_reports_in_other_words(text: str) -> None:
+    """In the same engine it is found by the id of the query, and both may write the same batch into a file sink."""
     spark = FakeSpark(FakeQuery(concurrent(text)), FakeQuery(False, Interrupted()))
     activities: list[str] = []
 
     with pytest.raises(Interrupted):
         streaming(spark, activity=activities.append).run()
     assert activities.count("waiting for the end of another query of files-v1") == 1
+
+
+def test_the_batches_of_a_query_that_fails_soon_are_reported() -> None:
+    """They are committed, whether it was looked at since or not."""
+    query, reported = FakeQuery(StreamingQueryException("a batch has failed")), list[QueryProgress]()
+    query.progress = [FakeProgress(1)]
+
+    with pytest.raises(StreamingQueryException):
+        streaming(FakeSpark(query), report=reported.append).run()
+    assert [batch.batch for batch in reported[-1].batches] == [1]
+
+
+@pytest.mark.parametrize(("continues", "config"), [(True, {}), (False, {"execution.state-recovery.path": "/s/one"})])
+def test_a_query_does_not_start_over_where_its_checkpoint_is_missing(
+    tmp_path: Path, config: dict[str, str], *, continues: bool
+) -> None:
+    """Another attempt may find it; a checkpoint that is there is enough."""
+    query = StreamQuery(uid="files-v1", trigger=Trigger(kind=TriggerKind.AVAILABLE_NOW))
+    task = structs.replace(task_of(Sink(format="console"), query, config), continues=continues)
+    spark = FakeSpark(FakeQuery(True), FakeQuery(True))
+
+    with pytest.raises(TaskError, match="is not on the machine of this TaskManager") as missing:
+        streaming(spark, query, checkpoint_dir=str(tmp_path / JOB), task=task).run()
+    assert missing.value.kind is FailureKind.SPARK_TASK
+    (tmp_path / JOB / "files-v1" / "offsets").mkdir(parents=True)
+    (tmp_path / JOB / "files-v1" / "offsets" / "0").touch()
+    (tmp_path / JOB / RESTORED).touch()
+    streaming(spark, query, checkpoint_dir=str(tmp_path / JOB), task=task).run()
 
 
 def test_a_query_does_not_wait_forever_for_its_predecessor() -> None:
@@ -366,6 +398,65 @@ def test_committed_batches_are_reported_with_sparks_figures() -> None:
     )
 
 
+def test_a_batch_that_runs_is_shown_before_it_is_committed() -> None:
+    """What has not changed is not shown again."""
+    query = FakeQuery(False, False, False, False, False, Interrupted())
+    query.busy = [False, True, True, True, False]
+    query.progress = [FakeProgress(0)]
+    shown: list[QueryFigures] = []
+
+    with pytest.raises(Interrupted):
+        streaming(FakeSpark(query), watch=shown.extend).run()
+
+    assert [(figures.batch, figures.running_since_ms > 0) for figures in shown] == [(0, False), (0, True), (0, False)]
+
+
+def test_a_batch_that_hangs_is_shown_as_behind_and_its_time_grows() -> None:
+    """Also the first one, of which there is no progress; with a message when it becomes late, then every 10 s."""
+    clock, seconds = Clock(), 90
+    query = FakeQuery(*[False] * seconds, Interrupted())
+    query.waited, query.busy = clock.wait, [True] * seconds
+    shown: list[QueryFigures] = []
+    every = StreamQuery(uid="files-v1", trigger=Trigger(interval="5 seconds"))
+
+    with pytest.raises(Interrupted):
+        streaming(FakeSpark(query), every, watch=shown.extend, clock=clock).run()
+
+    assert [figures.behind_ms for figures in shown] == [0, *(1000 * (6 + 10 * number) for number in range(9))]
+    assert [figures.falls_behind for figures in shown] == [False] * 7 + [True] * 3
+    assert {figures.batch for figures in shown} == {-1}
+
+
+@pytest.mark.parametrize("interval", ["5 seconds", ""])
+def test_a_query_without_data_and_one_whose_batches_come_in_time_are_not_behind(interval: str) -> None:
+    """The time of a batch that has ended is not that of the next one; a query without an interval is never late."""
+    clock = Clock()
+    query = FakeQuery(*[False] * 80, Interrupted())
+    query.waited, query.busy = clock.wait, [True] * 40 if interval else [True] * 80
+    query.progress = [FakeProgress(second // 4) for second in range(40)]
+    shown: list[QueryFigures] = []
+    every = StreamQuery(uid="files-v1", trigger=Trigger(interval=interval))
+
+    with pytest.raises(Interrupted):
+        streaming(FakeSpark(query), every, watch=shown.extend, clock=clock).run()
+
+    assert {figures.behind_ms for figures in shown} == {0}
+    assert len(shown) == 10 + bool(interval), "a message for each batch, and one when there is no data any more"
+    assert bool(shown[-1].running_since_ms) is not bool(interval)
+
+
+def test_the_size_of_a_state_is_that_of_its_files_if_its_store_says_it() -> None:
+    """RocksDB does; the files that it has written are those that are new."""
+    progress = FakeProgress(0)
+    custom = {"rocksdbSstFileSize": 5000, "rocksdbBytesCopied": 300}
+    progress["stateOperators"] = [{"memoryUsedBytes": 7, "customMetrics": custom}] * 2 + [{"customMetrics": None}]
+
+    figures = figures_of(progress)
+
+    assert figures is not None
+    assert (figures.file_bytes, figures.written_bytes, figures.state_bytes) == (10_000, 600, 14)
+
+
 def test_a_report_has_the_latest_batches_only() -> None:
     """Its size is bounded."""
     progress = QueryProgress(checkpoint="/c")
@@ -394,3 +485,21 @@ def test_an_attempt_reports_the_batch_that_it_continues_after(tmp_path: Path) ->
             checkpoint_dir=str(tmp_path),
         ).run()
     assert [report.restored for report in reports] == [4]
+
+
+@pytest.mark.parametrize(("log", "gone_on"), [("4", False), ("5", True)])
+def test_a_query_that_fails_reports_whether_its_sink_has_a_batch_of_it(tmp_path: Path, log: str, gone_on: bool) -> None:
+    """Spark's figures have a batch only when it is committed, and after the next poll."""
+    for name in ("files-v1/commits/4", "files-v1/offsets/5", f"out/_spark_metadata/{log}"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    reports: list[QueryProgress] = []
+
+    with pytest.raises(AnalysisException):
+        streaming(
+            FakeSpark(FakeQuery(False, AnalysisException("no such column"))),
+            sink=Sink(format="parquet", path=str(tmp_path / "out")),
+            report=reports.append,
+            checkpoint_dir=str(tmp_path),
+        ).run()
+    assert reports[-1].gone_on is gone_on

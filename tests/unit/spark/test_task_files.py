@@ -13,6 +13,7 @@ from flintlock.model.ids import AttemptId, JobId, RegionId, StepName
 from flintlock.model.jobgraph import EngineKind, JobGraph, JobVertex, vertex_id
 from flintlock.model.operations import SaveMode, Sink, Source
 from flintlock.model.regions import Region
+from flintlock.model.streaming.streams import StreamQuery
 from flintlock.model.tasks import (
     DeployTask,
     Failure,
@@ -230,15 +231,20 @@ async def test_files_that_cannot_be_listed_fail_the_attempt_and_not_its_inputs()
     assert lost.kind is FailureKind.ENGINE_LOST
 
 
-def writing(*paths: str, sources: tuple[str, ...] = (), engine: EngineKind = EngineKind.SHARED) -> DeployTask:
-    """A task with sinks and sources, and one step of another region."""
+def writing(
+    *paths: str,
+    sources: tuple[str, ...] = (),
+    engine: EngineKind = EngineKind.SHARED,
+    other: str = "/elsewhere",
+) -> DeployTask:
+    """A task with sinks and sources, and one step of another region, which writes `other`."""
     sinks = [
         JobVertex(id=vertex_id(JOB, f"sink-{n}"), name=StepName(f"sink-{n}"), operation=Sink(format="csv", path=path))
         for n, path in enumerate(paths)
     ]
     read = JobVertex(id=vertex_id(JOB, CLEAN), name=CLEAN, operation=Source(format="csv", paths=sources))
-    other = JobVertex(id=vertex_id(JOB, OTHER), name=OTHER, operation=Sink(format="csv", path="/elsewhere"))
-    graph = JobGraph(job_id=JOB, name="test", vertices=(*sinks, read, other), engine=engine)
+    last = JobVertex(id=vertex_id(JOB, OTHER), name=OTHER, operation=Sink(format="csv", path=other))
+    graph = JobGraph(job_id=JOB, name="test", vertices=(*sinks, read, last), engine=engine)
     steps = (*(sink.name for sink in sinks), CLEAN)
     return structs.replace(reading(), graph=graph, region=Region(id=RegionId(1), steps=steps))
 
@@ -246,11 +252,12 @@ def writing(*paths: str, sources: tuple[str, ...] = (), engine: EngineKind = Eng
 @virtual_time
 async def test_a_task_with_a_path_that_executors_see_elsewhere_is_refused_for_good() -> None:
     engine = ListedPaths()
-    engine.unshared = ("/b", "/elsewhere", "/in")
+    engine.unshared = ("/b", "/in", "/later")
     async with asyncio.TaskGroup() as tasks:
         sink = await TaskFiles(writing("/a", "/b"), engine, tasks).unshared_path()
         source = await TaskFiles(writing("/a", sources=("/in",)), engine, tasks).unshared_path()
         shared = await TaskFiles(writing("/a", sources=("/other",)), engine, tasks).unshared_path()
+        later = await TaskFiles(writing("/a", other="/later"), engine, tasks).unshared_path()
         dedicated = await TaskFiles(writing("/b", engine=EngineKind.DEDICATED), engine, tasks).unshared_path()
         engine.error = Unavailable("gone")
         lost = await TaskFiles(writing("/a"), engine, tasks).unshared_path()
@@ -260,6 +267,24 @@ async def test_a_task_with_a_path_that_executors_see_elsewhere_is_refused_for_go
     )
     assert source is not None
     assert (source.kind, source.message, source.step) == (FailureKind.CONFIGURATION, "/in!", CLEAN)
+    assert later is not None
+    assert (later.message, later.step) == ("/later!", OTHER), "before anything of the job has run"
     assert (shared, dedicated) == (None, None)
     assert lost is not None
     assert lost.kind is FailureKind.ENGINE_LOST
+
+
+@virtual_time
+async def test_a_query_whose_checkpoint_executors_see_elsewhere_is_refused_for_good() -> None:
+    """They would write its state there, and the offsets would be here."""
+    engine, task = ListedPaths(), writing("/a", "/b")
+    engine.unshared = ("/checkpoints/job",)
+    queries = [structs.replace(vertex, query=StreamQuery(uid="u")) for vertex in task.graph.vertices[:1]]
+    graph = structs.replace(task.graph, vertices=(*queries, *task.graph.vertices[1:]))
+    task = structs.replace(task, graph=graph, checkpoint_dir="/checkpoints/job")
+    async with asyncio.TaskGroup() as tasks:
+        found = await TaskFiles(task, engine, tasks).unshared_path()
+
+    assert found == Failure(
+        kind=FailureKind.CONFIGURATION, message="/checkpoints/job!", exception="PathNotShared", step=StepName("sink-0")
+    )

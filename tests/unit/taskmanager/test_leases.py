@@ -194,6 +194,21 @@ async def test_an_attempt_does_not_begin_once_its_lease_has_lapsed(harness: Task
 
 
 @virtual_time
+async def test_nothing_begins_on_an_engine_that_the_watchdog_is_about_to_kill(harness: TaskManagerHarness) -> None:
+    """Awake again, the TaskManager may tear its work down before the watchdog is done, which was stopped with it."""
+    async with harness.running() as task_manager:
+        await task_manager.deploy(order(A))
+        await harness.runner(A)
+        harness.asleep_s = 2 * LEASE_S
+        await until(lambda: harness.resource_manager.registered[-1].instance != "instance-1")
+
+        assert len(harness.engines) == 2
+        assert harness.news(A) == []
+        await task_manager.deploy(order(B, instance=harness.resource_manager.registered[-1].instance))
+        await harness.runner(B)
+
+
+@virtual_time
 async def test_an_engine_that_does_not_release_a_session_is_left_to_the_watchdog(harness: TaskManagerHarness) -> None:
     """While a session is not released, the watchdog stays armed with the lease's own end."""
     async with harness.running() as task_manager:
@@ -253,8 +268,8 @@ async def test_after_a_freeze_no_heartbeat_is_sent_for_the_former_incarnation(ha
         harness.asleep_s += 100
         await until(lambda: len(harness.resource_manager.heartbeats) > beats)
 
-        assert harness.resource_manager.heartbeats[-1].instance == "instance-2"
-        assert harness.events.index("release 0: True") < harness.events.index("registered instance-2")
+        assert harness.resource_manager.heartbeats[-1].instance == harness.instance != "instance-1"
+        assert harness.events.index("release 0: True") < harness.events.index(f"registered {harness.instance}")
         assert harness.news(A) == []
 
 
@@ -288,7 +303,7 @@ async def test_a_late_answer_after_a_freeze_renews_nothing(harness: TaskManagerH
         beats = len(harness.resource_manager.heartbeats)
         await until(lambda: len(harness.resource_manager.heartbeats) > beats)
         harness.asleep_s += 100
-        await until(lambda: harness.resource_manager.heartbeats[-1].instance == "instance-2")
+        await until(lambda: harness.resource_manager.heartbeats[-1].instance != "instance-1")
 
         assert len(harness.resource_manager.heartbeats) == beats + 2
 

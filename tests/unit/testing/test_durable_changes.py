@@ -11,7 +11,7 @@ from flintlock.model.commands import JobOperation, JobOperations, OperationFailu
 from flintlock.model.ids import TriggerId
 from flintlock.model.jobs import ParallelismRange, StoredJob
 from flintlock.testing.fakes.memory_ha import MemoryCluster
-from flintlock.testing.simulation.operations import DurableChanges
+from flintlock.testing.simulation.users.operations import DurableChanges
 
 FAILURE = OperationFailure(error="Conflict", message="another change")
 

@@ -1,4 +1,4 @@
-"""The bridge's client: objects of the JVM are released without waiting for it."""
+"""The bridge: objects of the JVM are released without waiting for it, and what its records say of containers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import threading
 from py4j.java_gateway import GatewayParameters
 
 from flintlock.yarn.bridge import ReleasingClient
+from flintlock.yarn.master_bridge import container_of
+from flintlock.yarn.messages import Container
 
 
 class PausedClient(ReleasingClient):
@@ -34,3 +36,21 @@ def test_an_object_is_released_in_another_thread_than_the_one_that_has_dropped_i
     assert client.done.wait(30)
     client.end_releasing()
     assert client.sent == [("o7", "yarn-bridge-objects")]
+
+
+class ContainerRecord:
+    """YARN's record of a container."""
+
+    def getId(self) -> str:  # noqa: N802 - YARN's name
+        return "container_1_0001_01_000002"
+
+    def getNodeId(self) -> str:  # noqa: N802
+        return "host-1:45454"
+
+
+def test_a_node_has_the_name_by_which_the_scheduler_of_yarn_excludes_it() -> None:
+    """The name is its host, or host and port where YARN is configured to tell the nodes of one host apart."""
+    by_host = container_of(ContainerRecord(), names_have_ports=False)
+
+    assert by_host == Container(id="container_1_0001_01_000002", node="host-1:45454", node_name="host-1")
+    assert container_of(ContainerRecord(), names_have_ports=True).node_name == "host-1:45454"

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from flintlock.gateways.workers import WorkerEnded
 from flintlock.model.errors import Refused, Unavailable
@@ -19,15 +20,12 @@ from flintlock.yarn.node_failures import ExclusionRules
 from flintlock.yarn.workers import YarnWorkers, yarn_workers
 
 SIZE = ContainerSize(memory_mb=1024, vcores=1)
-EARLIER = Container(id="container_1_0001_01_000002", node="node:1")
+EARLIER = Container(id="container_1_0001_01_000002", node="node:1", node_name="node")
 
 
-@asynccontextmanager
-async def serving(
-    master: FakeApplicationMaster, interval_s: float = 0.005
-) -> AsyncGenerator[tuple[YarnContainers, asyncio.Queue[WorkerEnded]]]:
+def unregistered(master: FakeApplicationMaster, interval_s: float = 0.005) -> YarnContainers:
     intervals = HeartbeatIntervals(idle_s=interval_s, waiting_s=interval_s)
-    containers = YarnContainers(
+    return YarnContainers(
         master,
         SIZE,
         lambda container: Launch(command=f"run {container.id}"),
@@ -35,6 +33,13 @@ async def serving(
         release_s=0.5,
         exclusion=ExclusionRules(failures=2, duration_s=3600.0),
     )
+
+
+@asynccontextmanager
+async def serving(
+    master: FakeApplicationMaster, interval_s: float = 0.005
+) -> AsyncGenerator[tuple[YarnContainers, asyncio.Queue[WorkerEnded]]]:
+    containers = unregistered(master, interval_s)
     ends: asyncio.Queue[WorkerEnded] = asyncio.Queue()
     await containers.register("host", 1, "http://host:1")
     containers.listen(ends)
@@ -151,6 +156,57 @@ def test_a_container_that_cannot_be_launched_is_given_back_with_the_reason() -> 
     run(scenario)
 
 
+@pytest.mark.parametrize("failure", [None, Unavailable("connection refused")])
+@pytest.mark.parametrize("exit_status", [ABORTED, 1])
+def test_a_container_that_ends_while_it_is_launched_was_not_started(
+    exit_status: int, failure: Unavailable | None
+) -> None:
+    """Its node is lost, or its process ends at once. The heartbeats go on; nobody waits for a TaskManager there."""
+
+    async def scenario() -> None:
+        master = FakeApplicationMaster()
+        master.fails_to_launch = failure
+        master.launches.clear()
+        async with serving(master) as (containers, ends), asyncio.TaskGroup() as tasks:
+            starting = tasks.create_task(_start_error(containers), name="start")
+            await until(lambda: containers.running() != ())
+            master.complete(containers.running()[0], exit_status, "the node is lost")
+            await until(lambda: containers.running() == ())
+            master.launches.set()
+            reason = f"was not started: its container on node:1 has ended with exit status {exit_status}: the node"
+            assert reason in await starting
+            assert ends.empty(), "of a worker that nobody knows"
+            assert master.given_back == []
+            master.fails_to_launch = None
+            await started(containers)
+
+    run(scenario)
+
+
+def test_a_release_during_a_launch_that_fails_does_not_wait_for_yarn() -> None:
+    async def scenario() -> None:
+        master = FakeApplicationMaster()
+        master.launches.clear()
+        master.fails_to_launch = Unavailable("connection refused")
+        master.ignores_stops = True
+        async with serving(master) as (containers, _), asyncio.TaskGroup() as tasks:
+            starting = tasks.create_task(_start_error(containers), name="start")
+            await until(lambda: containers.running() != ())
+            releasing = tasks.create_task(containers.release(containers.running()[0]), name="release")
+            await until(lambda: master.stops == 1)
+            master.launches.set()
+            assert "cannot be started on node:1: connection refused" in await starting
+            await releasing
+
+    run(scenario)
+
+
+async def _start_error(containers: YarnContainers) -> str:
+    with pytest.raises(Unavailable) as raised:
+        await containers.start()
+    return raised.value.public
+
+
 @pytest.mark.parametrize("written_off", [ABORTED, PREEMPTED])
 def test_a_container_that_yarn_has_only_written_off_is_silent_not_dead(written_off: int) -> None:
     """Its process may run on: nobody may start its tasks elsewhere because of that."""
@@ -178,6 +234,44 @@ def test_containers_of_an_earlier_attempt_are_taken_over_and_can_be_released() -
             await containers.release(TaskManagerId(EARLIER.id))
             assert master.running == {}
             assert ends.empty()
+
+    run(scenario)
+
+
+def test_a_container_of_an_earlier_attempt_whose_node_reports_it_late_is_taken_over() -> None:
+    """Its TaskManager may never register: somebody has to wait for that, and to release it."""
+
+    async def scenario() -> None:
+        master = FakeApplicationMaster()
+        async with serving(master) as (containers, _), yarn_workers(containers, slots=1) as driver:
+            assert await driver.taken_over() == ()
+            master.recover(EARLIER)
+            async with asyncio.timeout(10):
+                assert await driver.found() == EARLIER.id
+            await driver.release(TaskManagerId(EARLIER.id))
+            assert master.running == {}
+
+    run(scenario)
+
+
+def test_what_concerns_containers_of_an_earlier_attempt_waits_for_the_registration() -> None:
+    """A term may begin before it."""
+
+    async def scenario() -> None:
+        master = FakeApplicationMaster([EARLIER])
+        containers = unregistered(master)
+        async with yarn_workers(containers, slots=1) as driver, asyncio.TaskGroup() as tasks:
+            found = tasks.create_task(driver.taken_over())
+            released = tasks.create_task(driver.release(TaskManagerId(EARLIER.id)))
+            await asyncio.sleep(0.05)
+            assert not found.done()
+            assert not released.done()
+            await containers.register("host", 1, "http://host:1")
+            assert await found == (EARLIER.id,)
+            heartbeats = tasks.create_task(containers.run())
+            await released
+            assert master.running == {}
+            heartbeats.cancel()
 
     run(scenario)
 
@@ -273,6 +367,52 @@ def test_a_node_on_which_containers_fail_again_and_again_gets_no_others(exit_sta
                 await until(lambda: containers.running() == ())
             await started(containers)  # a heartbeat later
             assert master.excluded == (frozenset({"node"}) if excluded else frozenset())
+
+    run(scenario)
+
+
+def test_nodes_that_yarn_cannot_be_told_to_exclude_get_containers_as_before() -> None:
+    """Neither the heartbeats nor the JobManager end, and the next change is tried again."""
+
+    async def scenario() -> None:
+        master = FakeApplicationMaster()
+        master.nodes = 2
+        master.fails_to_exclude = Refused("Cannot add * to the blacklist")
+        with capture_logs() as logs:
+            async with serving(master) as (containers, _):
+                for _ in range(3):
+                    worker = await started(containers)
+                    master.complete(worker, 1)
+                    await until(lambda: containers.running() == ())
+                await started(containers)
+                assert master.excluded == frozenset()
+                master.nodes, master.fails_to_exclude = 1, None  # then no node may be excluded: a change
+                await until(lambda: "yarn-nodes-excluded" in [line["event"] for line in logs])
+        (refused,) = [line for line in logs if line["event"] == "yarn-nodes-not-excluded"]
+        assert (refused["nodes"], refused["reason"]) == (["node"], "Cannot add * to the blacklist")
+
+    run(scenario)
+
+
+def test_a_heartbeat_that_is_not_answered_for_a_while_is_the_only_thing_that_waits() -> None:
+    """The ResourceManager of YARN is restarted: what runs runs on, and is released; requests are served afterwards."""
+
+    async def scenario() -> None:
+        master = FakeApplicationMaster()
+        async with serving(master) as (containers, ends), asyncio.TaskGroup() as tasks:
+            first, second = await started(containers), await started(containers)
+            master.resource_manager_answers.clear()
+            requested = tasks.create_task(containers.start(), name="start")
+            released = tasks.create_task(containers.release(first), name="release")
+            await until(lambda: first not in master.running)
+            assert not requested.done()
+
+            master.resource_manager_answers.set()
+            await released
+            third = await requested
+            assert third is not None
+            assert (containers.running(), master.requested, master.given_back) == ((second, third), 0, [])
+            assert ends.empty()
 
     run(scenario)
 

@@ -1,7 +1,7 @@
 import type { ReactNode } from "react";
 
 import type { QueryInfo } from "../../api/types.ts";
-import { formatBytes, formatCount, formatDuration } from "../../formats/formats.ts";
+import { elapsed, formatBytes, formatCount, formatDuration } from "../../formats/formats.ts";
 import { Facts } from "../../parts/Facts.tsx";
 import { Table } from "../../parts/Table.tsx";
 import styles from "./QueryFigures.module.css";
@@ -10,11 +10,13 @@ import styles from "./QueryFigures.module.css";
 export function QueryFigures({ query, now }: { readonly query: QueryInfo; readonly now: number }): ReactNode {
   const watermark = Date.parse(query.watermark);
   const late = query["late-rows"];
+  const running = query["running-since"] ?? 0;
   const facts: readonly (readonly [string, ReactNode])[] = [
     ["Input", rate(query["input-rows-per-second"])],
     ["Processed", rate(query["processed-rows-per-second"])],
+    ["Batch running for", running > 0 ? formatDuration(elapsed(running, now)) : ""],
     ["Backlog", query.backlog === null || query.backlog === undefined ? "" : `${formatCount(query.backlog)} rows`],
-    ["Watermark behind", Number.isNaN(watermark) || watermark <= 0 ? "" : formatDuration(Math.max(0, now - watermark))],
+    ["Watermark behind", Number.isNaN(watermark) || watermark <= 0 ? "" : formatDuration(elapsed(watermark, now))],
     ["State", query["state-rows"] > 0 ? `${formatCount(query["state-rows"])} rows, ${formatBytes(query["state-bytes"])}` : ""],
     ["Dropped as late", late > 0 ? `${formatCount(late)} rows` : ""],
   ];

@@ -30,6 +30,13 @@ export function StreamingTab({ id, now, ended }: { readonly id: string; readonly
               <Empty>No batch was committed yet. The first one appears here as soon as it is.</Empty>
             </Section>
           )}
+          {(figures.data?.queries ?? [])
+            .filter((item) => item.batch < 0 && (item["running-since"] ?? 0) > 0)
+            .map((item) => (
+              <Section key={item.name} title={`First batch of ${item.name}`}>
+                <QueryFigures query={item} now={now} />
+              </Section>
+            ))}
           {[...byQuery(batches)].map(([uid, items]) => (
             <Query key={uid} uid={uid} batches={items} history={history.filter((item) => item.uid === uid)} figures={figures.data?.queries.find((item) => item.uid === uid)} now={now} />
           ))}
@@ -67,7 +74,7 @@ function Query(props: {
         )}
         <Chart label="Duration of a batch" values={batches.map((batch) => batch.end_to_end_duration)} format={formatDuration} nameOf={nameOf} />
         <Chart label="Rows in the state" values={batches.map((batch) => batch["state-rows"] ?? 0)} format={(value) => formatCount(value)} nameOf={nameOf} />
-        <Chart label="Memory of the state" values={batches.map((batch) => batch.state_size)} format={formatBytes} nameOf={nameOf} />
+        <Chart label="Size of the state" values={batches.map((batch) => batch.state_size)} format={formatBytes} nameOf={nameOf} />
         {lags.some((lag) => lag !== null) && (
           <Chart label="Watermark behind" values={lags.map((lag) => lag ?? 0)} format={formatDuration} nameOf={nameOf} />
         )}

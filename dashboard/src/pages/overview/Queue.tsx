@@ -2,6 +2,7 @@ import type { ReactNode } from "react";
 
 import { useApi } from "../../api/queries.ts";
 import type { ClusterResources } from "../../api/types.ts";
+import { elapsed } from "../../formats/formats.ts";
 import { useClusterTime, useLive } from "../../live/LiveProvider.tsx";
 import { Answer } from "../../parts/Answer.tsx";
 import { JobLink } from "../../parts/JobRows.tsx";
@@ -35,11 +36,15 @@ export function Queue(): ReactNode {
                     <td>
                       <JobLink id={item.jobid} name={item.name ?? ""} />
                     </td>
-                    <td>{jobs.get(item.jobid)?.["waits-for"] || "slots"}</td>
+                    <td>
+                      {item["behind-streaming"]
+                        ? "slots that streaming jobs use"
+                        : jobs.get(item.jobid)?.["waits-for"] || "slots"}
+                    </td>
                     <td>{item.known ? needs(item.slots) : "–"}</td>
                     <td>{item.priority ?? 0}</td>
                     <td>
-                      <Duration ms={now - (item.since ?? now)} />
+                      <Duration ms={elapsed(item.since ?? now, now)} />
                     </td>
                   </tr>
                 ))}

@@ -1,4 +1,5 @@
 // How many jobs began and ended in each of the last minutes, and how long they had to wait.
+import { elapsed } from "../../formats/formats.ts";
 import type { Job } from "../../live/jobs.ts";
 
 export const MINUTES = 60;
@@ -26,7 +27,7 @@ export function activityOf(jobs: readonly Job[], now: number): Activity {
   for (const job of jobs) {
     count(started, job["start-time"]);
     const firstRun = job["first-run"] ?? -1;
-    if (firstRun >= 0) change(waited, firstRun, (value) => Math.max(value, firstRun - job["start-time"]));
+    if (firstRun >= 0) change(waited, firstRun, (value) => Math.max(value, elapsed(job["start-time"], firstRun)));
     if (job["end-time"] < 0) continue;
     count(ended, job["end-time"]);
     if (job.state === "FAILED") count(failed, job["end-time"]);

@@ -3,7 +3,7 @@ import type { ReactNode } from "react";
 import { useApi } from "../../api/queries.ts";
 import { hasRole } from "../../api/roles.ts";
 import type { CallerInfo, ConfigEntry, TaskManagerDetails } from "../../api/types.ts";
-import { formatBytes, formatCount, formatDuration } from "../../formats/formats.ts";
+import { elapsed, formatBytes, formatCount, formatDuration } from "../../formats/formats.ts";
 import { useClusterTime, useLive } from "../../live/LiveProvider.tsx";
 import { Answer } from "../../parts/Answer.tsx";
 import { Facts } from "../../parts/Facts.tsx";
@@ -41,7 +41,7 @@ export function TaskManagerPage({ id }: { readonly id: string }): ReactNode {
             <Facts
               items={[
                 ["Slots", `${item.slotsNumber - item.freeSlots} of ${item.slotsNumber} in use`],
-                ["Last heartbeat", `${formatDuration(Math.max(0, now - item.timeSinceLastHeartbeat))} ago`],
+                ["Last heartbeat", `${formatDuration(elapsed(item.timeSinceLastHeartbeat, now))} ago`],
                 ["Cores of the machine", item.hardware.cpuCores],
                 ["Memory of the machine", formatBytes(item.hardware.physicalMemory)],
                 ["Heap of the engine", formatBytes(item.memoryConfiguration.taskHeap)],

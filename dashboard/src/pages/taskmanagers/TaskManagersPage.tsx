@@ -3,7 +3,7 @@ import type { ReactNode } from "react";
 import { writeAddress } from "../../address/address.ts";
 import { useApi } from "../../api/queries.ts";
 import type { TaskManagersResponse } from "../../api/types.ts";
-import { formatBytes, formatDuration } from "../../formats/formats.ts";
+import { elapsed, formatBytes, formatDuration } from "../../formats/formats.ts";
 import { useClusterTime } from "../../live/LiveProvider.tsx";
 import { Answer } from "../../parts/Answer.tsx";
 import { Command } from "../../parts/Command.tsx";
@@ -38,7 +38,7 @@ export function TaskManagersPage(): ReactNode {
                     </td>
                     <td>{item.hardware.cpuCores}</td>
                     <td>{formatBytes(item.hardware.physicalMemory)}</td>
-                    <td>{formatDuration(now - item.timeSinceLastHeartbeat)} ago</td>
+                    <td>{formatDuration(elapsed(item.timeSinceLastHeartbeat, now))} ago</td>
                     <td>{item.sparkMaster ?? ""}</td>
                   </tr>
                 ))}

@@ -46,7 +46,7 @@ def init(directory: Path, days: int) -> None:
 def issue(host: str, names: tuple[str, ...], directory: Path, days: int, out: Path | None) -> None:
     """Issue a certificate for the machine that others reach as HOST, or as any of the further NAMES.
 
-    Issuing it again renews it: processes that use the files go on with the new certificate.
+    Issuing it again renews it: processes that use the files continue with the new certificate.
     """
     from flintlock.security.certificates import AUTHORITY, issue
 

@@ -139,13 +139,13 @@ def cluster_status(as_json: bool, urls: tuple[str, ...], conf: Path | None, stat
     Exits with 0 if everything that was started runs, with 1 if a part of it does not, with 3 if no cluster responds.
     """
     from flintlock.client.clusters import local_cluster
-    from flintlock.client.clusters.discovery import cluster_client
+    from flintlock.client.clusters.discovery import NO_WAIT, cluster_client
 
     settings, directory = read_settings(conf, state_dir)
     here = local_cluster.cluster_status(directory)
     registered: tuple[str, ...] = ()
     try:
-        with cluster_client(settings, urls, directory) as client:
+        with cluster_client(settings, urls, directory, NO_WAIT) as client:
             overview, address, why = client.overview(), client.http.answering, ""
             registered = local_cluster.registered_here(client, directory) if here.task_managers else ()
     except Unavailable as error:

@@ -10,6 +10,7 @@ import click
 from flintlock.cli.settings import cluster_options, connect, job_argument, json_option, print_json
 from flintlock.cli.tables import aligned, coloured, duration, label_text, moment
 from flintlock.model.states import ExecutionState, JobStatus
+from flintlock.model.times import elapsed_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,7 +28,14 @@ def status(*, job: str, verbose: bool, as_json: bool, urls: tuple[str, ...], con
 
     JOB is an id, the beginning of one, a name (its latest job), or latest.
     """
-    from flintlock.client.display.progress import failure_lines, failure_of, publishing_line, region_rows, waiting_notes
+    from flintlock.client.display.progress import (
+        failure_lines,
+        failure_of,
+        publishing_line,
+        region_rows,
+        waiting_note,
+        waiting_notes,
+    )
 
     with connect(urls, conf, state_dir) as client:
         handle = client.find(job)
@@ -36,13 +44,14 @@ def status(*, job: str, verbose: bool, as_json: bool, urls: tuple[str, ...], con
         waits = any(region.latest and region.latest.state is ExecutionState.SCHEDULED for region in found.regions)
         now_ms = client.http.server_ms()
         note = waiting_notes(client.resources()).get(found.jobid) if waits and not as_json else None
+        held_up = waiting_note(found.waits_for, {}, found.jobid)
     if as_json:
         print_json(found)
         return
     click.echo(coloured(f"{found.name}  {found.jobid}  {found.shown_state}"))
     if found.start_time:
         ended = f", ended {moment(found.end_time)}" if found.end_time > 0 else ""
-        lasted_ms = (found.end_time if found.end_time > 0 else now_ms) - found.start_time
+        lasted_ms = elapsed_ms(found.start_time, found.end_time if found.end_time > 0 else now_ms)
         click.echo(f"started {moment(found.start_time)}{ended}, {duration(lasted_ms)}")
     for title, value in (
         ("submitted by ", found.submitted_by),
@@ -64,17 +73,20 @@ def status(*, job: str, verbose: bool, as_json: bool, urls: tuple[str, ...], con
             row.state,
             str(region.count),
             _where(region.latest),
+            _slots(region.latest),
             row.detail,
         )
         for region, row in zip(found.regions, region_rows(found), strict=True)
     ]
     if rows:
-        for line in aligned(("REGION", "STEPS", "STATE", "ATTEMPTS", "TASKMANAGER", ""), rows):
+        for line in aligned(("REGION", "STEPS", "STATE", "ATTEMPTS", "TASKMANAGER", "SLOTS", ""), rows):
             click.echo(coloured(line))
     if found.publishing is not None:
         click.echo(publishing_line(found))
     if note is not None:
         click.echo(f"waits for slots: {note}")
+    elif held_up:
+        click.echo(f"waits for {held_up}")
     for line in (*_continuation(found), *_history(failure_lines(found))):
         click.echo(line)
     ended_well = found.status in (JobStatus.FINISHED, JobStatus.CANCELED)  # earlier failures are listed above
@@ -143,6 +155,10 @@ def _continuation(job: JobAttempts) -> Iterator[str]:
             f"{done} of {len(job.regions)} regions had finished; to run only the others:"
             f" flintlock rerun {job.jobid[:8]} --from-failed"
         )
+
+
+def _slots(attempt: AttemptInfo | None) -> str:
+    return str(attempt.slots) if attempt is not None and attempt.slots else "-"
 
 
 def _where(attempt: AttemptInfo | None) -> str:

@@ -29,6 +29,8 @@ EXIT_TIMED_OUT: Final = 124
 STATES: Final = (*JobStatus, WAITING)
 _ID_PREFIX: Final = 8  # commands take the beginning of an id, too
 _LONGEST_WAIT_S: Final = 10.0
+"""How often `wait` asks where a job is."""
+
 _SCHEDULED: Final = (JobStatus.INITIALIZING, JobStatus.CREATED, WAITING)
 _RUNNING: Final = tuple(state for state in JobStatus if not state.globally_terminal and not state.not_started)
 
@@ -118,6 +120,8 @@ def _watch(lines: Callable[[], list[str]], interval_s: float) -> None:
 
 def job_lines(jobs: Sequence[JobsOverviewEntry], notes: Mapping[str, str]) -> list[str]:
     """Return jobs as lines of a table; columns that would be empty are left out."""
+    from flintlock.client.display.progress import waiting_note
+
     columns = [
         ("JOB ID", [job.jid for job in jobs]),
         ("NAME", [job.name for job in jobs]),
@@ -129,7 +133,7 @@ def job_lines(jobs: Sequence[JobsOverviewEntry], notes: Mapping[str, str]) -> li
         ("UPGRADE OF", [job.upgrade_of[:_ID_PREFIX] for job in jobs]),
         ("SUCCEEDED BY", [job.successor[:_ID_PREFIX] for job in jobs]),
         ("LABELS", [label_text(job.labels) for job in jobs]),
-        ("WAITS FOR", [notes.get(job.jid, "") for job in jobs]),
+        ("WAITS FOR", [waiting_note(job.waits_for, notes, job.jid) for job in jobs]),
     ]
     shown = [(head, cells) for head, cells in columns if any(cells)]
     rows = list(zip(*(cells for _, cells in shown), strict=True))
@@ -152,7 +156,7 @@ def wait(
     jobs: tuple[str, ...], timeout: str | None, quiet: bool, as_json: bool, urls: tuple[str, ...], conf: Path | None,
     state_dir: str | None,
 ) -> int:  # fmt: skip
-    """Wait until all of the jobs have ended, and print how.
+    """Wait until all of the jobs have ended, and print how; now and then, where the one is that it waits for.
 
     Exits with 0 if all have finished, with 1 if one has failed or was cancelled. JOB is an id, the beginning of one, a
     name (its latest job), or latest.
@@ -162,7 +166,7 @@ def wait(
     with connect(urls, conf, state_dir) as client:
         handles = [client.find(job) for job in jobs]
         for handle in handles:
-            ended = _await_end(handle, deadline_s)
+            ended = _await_end(handle, deadline_s, quiet=quiet)
             status = handle.status
             ends.append((handle.id, status))
             if not (quiet or as_json):
@@ -176,11 +180,26 @@ def wait(
     return 0 if all(status is JobStatus.FINISHED for _, status in ends) else 1
 
 
-def _await_end(handle: JobHandle, deadline_s: float | None) -> bool:
-    """Wait for the job's end, at most until the deadline; return whether it has ended."""
+def _await_end(handle: JobHandle, deadline_s: float | None, *, quiet: bool) -> bool:
+    """Wait for the job's end, at most until the deadline, and say where it is; return whether it has ended."""
+    from flintlock.client.display.console import SILENCE_S
+    from flintlock.client.display.following import QUEUE_INTERVAL_S
+    from flintlock.client.display.progress import elapsed_text, job_line
+
+    began_s = printed_s = time.monotonic()
+    noted = ""
     while True:
         left_s = _LONGEST_WAIT_S if deadline_s is None else max(0.0, deadline_s - time.monotonic())
         if handle.ended_within(min(left_s, _LONGEST_WAIT_S)):
             return True
-        if deadline_s is not None and time.monotonic() >= deadline_s:
+        now_s = time.monotonic()
+        if deadline_s is not None and now_s >= deadline_s:
             return False
+        if quiet or now_s - began_s < QUEUE_INTERVAL_S:
+            continue
+        job = handle.attempts()
+        note = handle.waiting_note() if job.waits_for else ""
+        if (note and note != noted) or now_s - printed_s >= SILENCE_S:
+            waited = f"waited {elapsed_text(now_s - began_s)}"
+            click.echo(", ".join(filter(None, (job_line(job), note, waited))), err=True)
+            printed_s, noted = now_s, note

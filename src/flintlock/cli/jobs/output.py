@@ -46,7 +46,7 @@ F = TypeVar("F", bound=Callable[..., Any])
     help="Print the log of a TaskManager instead of a job's output: its id, the beginning or the end of one.",
 )
 @click.option(
-    "--engine", is_flag=True, help="With --taskmanager: the log of its Spark engine, with the output of UDFs."
+    "--engine", is_flag=True, help="With --taskmanager: the log of its Spark engine, with the rows of console sinks."
 )
 @json_option
 @cluster_options
@@ -91,6 +91,7 @@ def logs(
     if as_json:
         print_json({"logs": parts})
     elif not printer.has_printed:
+        _require_selected(whole, selection)
         click.echo(f"no output of {_described(whole, selection)}", err=True)
 
 
@@ -129,6 +130,16 @@ class AttemptSelection(NamedTuple):
     def _has(self, attempt: AttemptInfo) -> bool:
         ended_ms = max(attempt.timestamps.values(), default=0) if attempt.state.terminal else None
         return self.attempt in (None, attempt.attempt) and (ended_ms is None or ended_ms >= self.since_s * 1000)
+
+
+def _require_selected(job: JobAttempts, selection: AttemptSelection) -> None:
+    """Raise NotFound with those that the job has, if it has no region or no attempt with the selected number."""
+    regions = [region.id for region in job.regions]
+    attempts = sorted({item.attempt for region in job.regions for item in region.attempts})
+    for kind, number, existing in (("region", selection.region, regions), ("attempt", selection.attempt, attempts)):
+        if number is not None and number not in existing:
+            have = ", ".join(map(str, existing)) or "none yet"
+            raise NotFound(f"job {job.jobid} has no {kind} {number}; it has {have}, counted from 0")
 
 
 def _described(job: JobAttempts, selection: AttemptSelection) -> str:

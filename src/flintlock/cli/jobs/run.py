@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 import click
 
 from flintlock.cli.settings import (
+    announced_wait,
     cluster_options,
     define_option,
     json_option,
@@ -93,6 +94,8 @@ def job_options(command: F) -> F:
                      help="Set an environment variable of a program; repeatable. ${secret:NAME} stands for a secret."),
         click.option("--py-files", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
                      help="Ship a Python file, zip, wheel or folder with the job; repeatable."),
+        click.option("--files", multiple=True, metavar="FILES",
+                     help="Ship files that a program opens beside its script; comma-separated or repeated."),
         click.option("--jars", multiple=True, metavar="FILES",
                      help="Ship jars with the job, for a Spark driver of its own; comma-separated or repeated."),
         click.option("--packages", multiple=True, metavar="COORDINATES",
@@ -151,7 +154,8 @@ class RunCommand(click.Command):
     " yarn-application (the same for a program and the jobs that it submits).",
 )
 @click.option("--local", is_flag=True, help="The same as -t local.")
-@click.option("-s", "--from-savepoint", metavar="PATH", help="Begin a streaming job from this savepoint.")
+@click.option("-s", "--from-savepoint", metavar="PATH",
+              help="Begin a streaming job from this savepoint, or from checkpoints that a job has left.")  # fmt: skip
 @click.option("-n", "--allow-non-restored-state", is_flag=True,
               help="Drop the state of saved queries that the job does not have.")  # fmt: skip
 @click.option(
@@ -269,7 +273,7 @@ def _warn_of_cluster_options(defines: Sequence[str]) -> None:
     """Say which settings have no effect, because the members of a running cluster have read theirs already."""
     for key in (text.partition("=")[0] for text in defines):
         if key.startswith(("jobmanager.", "taskmanager.", "resourcemanager.")):
-            warning = f"{key} has no effect here: it is an option of the cluster, which runs already"
+            warning = f"{key} has no effect here: it is an option of the cluster, which is already running"
             click.echo(click.style("warning: ", fg="yellow") + warning, err=True)
 
 
@@ -294,13 +298,13 @@ def _find_cluster(
     from flintlock.client.clusters.discovery import cluster_or_embedded, session_cluster
 
     if where is TargetKind.SESSION:
-        return session_cluster(settings, urls, directory)
+        return session_cluster(settings, urls, directory, announced_wait())
     if where is TargetKind.YARN_SESSION:
         from flintlock.client.clusters.yarn_cluster import YarnSessions
 
         return YarnSessions(settings.configuration, directory).find().running
     local = where is TargetKind.LOCAL
-    cluster = None if local else cluster_or_embedded(settings, urls, directory)
+    cluster = None if local else cluster_or_embedded(settings, urls, directory, announced_wait())
     if cluster is None and detached:
         why = "--local" if local else "no cluster runs: start one with `flintlock cluster start`"
         raise Refused(f"-d needs a cluster that outlives this command ({why})")
@@ -318,6 +322,7 @@ def overrides_of(
     engine: str | None,
     env: Sequence[str],
     py_files: Sequence[Path],
+    files: Sequence[str],
     jars: Sequence[str],
     packages: Sequence[str],
     requirements: Path | None,
@@ -336,6 +341,7 @@ def overrides_of(
         labels=dict(split_assignment(text, "--label") for text in labels),
         env=dict(split_assignment(text, "--env") for text in env),
         py_files=tuple(py_files),
+        files=tuple(Path(file) for file in _items(files)),
         jars=tuple(Path(jar) for jar in _items(jars)),
         packages=tuple(_items(packages)),
         requirements=requirements,

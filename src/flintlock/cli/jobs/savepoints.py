@@ -101,22 +101,32 @@ def upgrade(*, job: str, target: str, allow_non_restored_state: bool, as_json: b
 
 
 def _inspect(place: Path, *, as_json: bool) -> None:
-    from flintlock.model.streaming.savepoints import MANIFEST, decode_manifest
+    from flintlock.model.streaming.savepoints import MANIFEST, QUERIES, decode_manifest
     from flintlock.savepoints.inspecting import saved_states
+    from flintlock.savepoints.kept_checkpoints import kept_checkpoints, read_checkpoints
 
+    queries = place / QUERIES
     try:
-        manifest = decode_manifest((place / MANIFEST).read_bytes())
+        kept = None if (place / MANIFEST).exists() else kept_checkpoints(place)
+        if kept is not None:
+            manifest, queries = read_checkpoints(kept), kept
+        else:
+            manifest = decode_manifest((place / MANIFEST).read_bytes())
     except OSError as error:
         raise NotFound(f"{place} is not a savepoint: it has no file {MANIFEST} that can be read") from error
-    states = saved_states(place, manifest)
+    states = saved_states(queries, manifest)
     if as_json:
         print_json({**msgspec.to_builtins(manifest), "states": msgspec.to_builtins(states)})
         return
     size = sum(file.size for file in manifest.files)
-    click.echo(f"savepoint of {manifest.job_name}  {manifest.job_id}")
-    click.echo(
-        f"made {moment(manifest.created_ms)} with Spark {manifest.spark}; {len(manifest.files)} files, {size} bytes"
-    )
+    if kept is not None:
+        click.echo(f"checkpoints that job {manifest.job_id} has left")
+        click.echo(f"the latest of {moment(manifest.created_ms)}; {len(manifest.files)} files, {size} bytes")
+    else:
+        click.echo(f"savepoint of {manifest.job_name}  {manifest.job_id}")
+        click.echo(
+            f"made {moment(manifest.created_ms)} with Spark {manifest.spark}; {len(manifest.files)} files, {size} bytes"
+        )
     rows = [
         (
             query.uid,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from flintlock.cli.jobs.output import print_result, result_options
-from flintlock.cli.settings import cluster_options, define_option, on_terminal, read_settings, split_defines
+from flintlock.cli.settings import (
+    announced_wait,
+    cluster_options,
+    define_option,
+    on_terminal,
+    read_settings,
+    split_defines,
+)
 from flintlock.client.authoring.sql_form import DEFAULT_ROWS, SqlJob, is_blank, parameter, split_statements
 from flintlock.config.extras import require_extra
 from flintlock.config.files import split_assignment
@@ -64,8 +71,9 @@ def sql(
     )
     text = _text_of(query, file)
     statements = [] if text is None else _statements(text)
+    _check_output(statements, form, output)
     settings, directory = read_settings(conf, state_dir, defines)
-    cluster = None if local else cluster_or_embedded(settings, urls, directory)
+    cluster = None if local else cluster_or_embedded(settings, urls, directory, announced_wait())
     if cluster is None:
         require_extra("cluster", "--local" if local else "no cluster runs, -m names none, and an embedded one")
     with connected_cluster(settings, cluster, cluster_defines) as connection:
@@ -101,11 +109,27 @@ def _statements(text: str) -> list[str]:
     return statements
 
 
+def _check_output(statements: Sequence[str], form: str | None, output: Path | None) -> None:
+    """Raise Refused, before anything runs, where the rows of one statement would replace or follow those of another."""
+    from flintlock.client.display.result_files import ResultFormat, format_of
+
+    several = f"there are {len(statements)} statements" if statements else "at the prompt each statement has rows"
+    if output is not None:
+        if form is None:
+            format_of(output)
+        if len(statements) != 1:
+            raise Refused(f"-o writes the rows of one statement to a file, and {several}: give one, or leave -o out")
+    elif form is not None and ResultFormat(form).binary and len(statements) > 1:
+        raise Refused(f"--format {form} is a file with the rows of one statement, and {several}: give one")
+
+
 def _display() -> Display:
-    from flintlock.client.display.console import LiveDisplay, SilentDisplay, error_console
+    from flintlock.client.display.console import LiveDisplay, PlainDisplay, error_console
 
     console = error_console()
-    return LiveDisplay(console, sys.stderr, transient=True) if console.is_terminal else SilentDisplay(sys.stderr)
+    if console.is_terminal:
+        return LiveDisplay(console, sys.stderr, transient=True)
+    return PlainDisplay(sys.stderr, sys.stderr, transient=True)
 
 
 class Prompt:

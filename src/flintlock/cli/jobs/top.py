@@ -11,6 +11,7 @@ import click
 
 from flintlock.cli.settings import cluster_options, connect, job_argument, json_option, print_json
 from flintlock.cli.tables import aligned, coloured, duration, seconds_of
+from flintlock.model.times import elapsed_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +60,7 @@ def query_lines(found: QueriesResponse) -> list[str]:
     if not found.queries:
         return ["no streaming queries"]
     rows = [_row(query, found.now) for query in found.queries]
-    details = [f"  {line}" for query in found.queries for line in _details(query)]
+    details = [f"  {line}" for query in found.queries for line in _details(query, found.now)]
     return [*aligned(_HEAD, rows), *([""] if details else []), *details]
 
 
@@ -78,14 +79,16 @@ def _row(query: QueryInfo, now_ms: int) -> tuple[str, ...]:
         str(query.state_rows),
         f"{query.state_bytes / (1 << 20):.1f}",
         str(query.late_rows),
-        duration(max(0, now_ms - query.started_ms - query.duration_ms)),
+        duration(elapsed_ms(query.started_ms + query.duration_ms, now_ms)),
     )
 
 
-def _details(query: QueryInfo) -> Iterator[str]:
+def _details(query: QueryInfo, now_ms: int) -> Iterator[str]:
     if query.falls_behind:
         waits = "" if query.backlog is None else f", {query.backlog} waiting"
         yield f"{query.name} falls behind, for {duration(query.behind_ms)}{waits}"
+    if query.running_since_ms:
+        yield f"{query.name} runs a batch, for {duration(elapsed_ms(query.running_since_ms, now_ms))}"
     if query.error:
         yield f"{query.name} has failed: {query.error}"
     if query.durations:

@@ -16,9 +16,9 @@ from typing import Any, Final, Generic, NoReturn, ParamSpec, TypeAlias, TypeVar,
 
 from msgspec import structs
 
-from flintlock.client.authoring.artifact_files import ArtifactFile, jar_file, module_names, py_file
+from flintlock.client.authoring.files.artifact_files import ArtifactFile, jar_file, module_names, py_file
+from flintlock.client.authoring.files.requirement_files import environment_files
 from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, finish, located_error, with_location
-from flintlock.client.authoring.requirement_files import environment_files
 from flintlock.client.authoring.source_locations import (
     MAX_PLACE,
     caller,

@@ -16,8 +16,15 @@ from typing import Final, Protocol, TypeAlias
 
 from msgspec import Struct, structs
 
-from flintlock.client.authoring.artifact_files import ArtifactFile, Content, described, jar_file, py_file
-from flintlock.client.authoring.requirement_files import ENVIRONMENT_KINDS, environment_files
+from flintlock.client.authoring.files.artifact_files import (
+    ArtifactFile,
+    Content,
+    described,
+    jar_file,
+    plain_file,
+    py_file,
+)
+from flintlock.client.authoring.files.requirement_files import ENVIRONMENT_KINDS, environment_files
 from flintlock.config.job_problems import job_problems
 from flintlock.model.checking.dependencies import driver_dependency
 from flintlock.model.checking.graphcheck import in_order
@@ -50,6 +57,7 @@ class Overrides(Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     env: dict[str, str] = {}  # of a program
     py_files: tuple[Path, ...] = ()
+    files: tuple[Path, ...] = ()  # which user code opens by their names
     jars: tuple[Path, ...] = ()
     packages: tuple[str, ...] = ()
     requirements: Path | None = None  # in place of the job's own Python environment
@@ -124,6 +132,7 @@ def finish(spec: JobSpec, artifacts: Iterable[ArtifactFile], overrides: Override
             *artifacts,
             *_environment_files(overrides, problems),
             *_files(py_file, overrides.py_files, "py_files", problems),
+            *_files(plain_file, overrides.files, "files", problems),
             *_files(jar_file, overrides.jars, "jars", problems),
         ],
         problems,

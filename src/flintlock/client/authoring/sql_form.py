@@ -15,7 +15,7 @@ from flintlock.model.checking.jobspec import JobSpec, StepSpec
 from flintlock.model.errors import Refused
 from flintlock.model.jobgraph import Scalar
 from flintlock.model.operations import ResultSpec
-from flintlock.model.sql_tokens import COMMENT, QUOTED, UNCLOSED
+from flintlock.model.operations.sql_tokens import COMMENT, QUOTED, UNCLOSED
 
 RESULT: Final = "result"
 """The name of the step that has the rows of a query."""

@@ -23,19 +23,20 @@ from typing import Final
 
 from msgspec import structs
 
-from flintlock.client.authoring.artifact_files import ArtifactFile, py_file
 from flintlock.client.authoring.connect_reading import reading_for_connect
 from flintlock.client.authoring.driver_needs import DriverNeed, driver_need
+from flintlock.client.authoring.files.artifact_files import plain_file, py_file
+from flintlock.client.authoring.files.module_files import MODULE_NAME, find_module, module_exists
+from flintlock.client.authoring.files.sibling_modules import parsed, siblings
+from flintlock.client.authoring.graph_files import only_jobs_of
 from flintlock.client.authoring.job import Job
-from flintlock.client.authoring.module_files import MODULE_NAME, find_module, module_exists
 from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, Packable, finish
-from flintlock.client.authoring.sibling_modules import parsed, siblings
 from flintlock.client.authoring.source_locations import display_path
 from flintlock.config.extras import install_command
 from flintlock.model.checking.jobspec import ArtifactSpec, JobSpec, StepSpec
 from flintlock.model.checking.suggestions import did_you_mean, suggestion
 from flintlock.model.errors import Refused
-from flintlock.model.jobgraph import ArtifactKind, EngineKind
+from flintlock.model.jobgraph import EngineKind
 from flintlock.model.operations import ProgramSpec
 
 FORMS: Final = (
@@ -74,11 +75,7 @@ class ProgramJob:
         """Return the script packaged as a job of one step. Raises Invalid with every problem found."""
         step = re.sub(r"\W", "_", self.name, flags=re.ASCII)
         step = step if step and not step[0].isdigit() else f"program_{step}"
-        script = (
-            py_file(self._package)
-            if self.module
-            else ArtifactFile(name=self.file.name, content=self.file.resolve(), kind=ArtifactKind.FILE)
-        )
+        script = py_file(self._package) if self.module else plain_file(self.file)
         program = ProgramSpec(file=script.name, args=self.args, module=self.module)
         spec = JobSpec(
             name=self.name,
@@ -160,7 +157,7 @@ def read_target(
 
 def read_python_job(file: Path, name: str, *, connect: bool = True) -> Job:
     """Import the file and return the Job of that name, or the one that the function of that name returns."""
-    with reading_for_connect(file) if connect else nullcontext():
+    with reading_for_connect() if connect else nullcontext():
         module = _imported(file)
         job = _job_in(module, name, file)
     if connect and job.needs_driver:  # known only now, and then functions and columns are those of a classic session
@@ -171,7 +168,7 @@ def read_python_job(file: Path, name: str, *, connect: bool = True) -> Job:
 
 def read_jobs(file: Path) -> dict[str, Job]:
     """Import the file and return the jobs that it defines, by name. Raises Refused if the file raises."""
-    with reading_for_connect(file):
+    with reading_for_connect():
         module = _imported(file)
     jobs = {name: value for name, value in vars(module).items() if isinstance(value, Job)}
     if any(job.needs_driver for job in jobs.values()):
@@ -192,7 +189,7 @@ def read_module_job(module: str, name: str, *, connect: bool = True) -> Packaged
         raise Refused(f"the package {top.name!r} has no __init__.py, so it cannot be sent with the job")
     sys.path.insert(0, str(Path.cwd()))
     try:
-        with reading_for_connect(file) if connect else nullcontext():
+        with reading_for_connect() if connect else nullcontext():
             with _user_errors(file, "reading it"):
                 imported = importlib.import_module(module)
             job = _job_in(imported, name, file)
@@ -244,10 +241,10 @@ def _job_in(module: ModuleType, name: str, file: Path) -> Job:
 def read_module_program(module: str, args: Sequence[str] = (), *, application: bool = False) -> ProgramJob:
     """Return a module of the current directory as a program, with what it imports from there.
 
-    Raises Refused if there is no such module, if it is not Python, or starts a job graph of its own.
+    Raises Refused if there is no such module, if it is not Python, only defines job graphs, or runs one by itself.
     """
     files = find_module(module, Path.cwd())
-    need = driver_need(_parsed_program(files.file, application=application)) or next(
+    need = driver_need(_parsed_program(files.file, module, application=application)) or next(
         (
             DriverNeed(what=f"{need.what} in {display_path(path)}", line=1)
             for path in files.reached
@@ -259,7 +256,7 @@ def read_module_program(module: str, args: Sequence[str] = (), *, application: b
 
 
 def read_program(file: Path, args: Sequence[str] = (), *, application: bool = False) -> ProgramJob:
-    """Return the script as a job. Raises Refused if it is not Python, or starts a job graph of its own."""
+    """Return the script as a job. Raises Refused if it is not Python, only defines job graphs, or runs one itself."""
     tree = _parsed_program(file, application=application)
     beside = siblings(file.resolve().parent, tree)
     need = driver_need(tree) or next(
@@ -274,7 +271,8 @@ def read_program(file: Path, args: Sequence[str] = (), *, application: bool = Fa
     return ProgramJob(file, args, need, [sibling.path for sibling in beside])
 
 
-def _parsed_program(file: Path, *, application: bool) -> ast.Module:
+def _parsed_program(file: Path, module: str = "", *, application: bool) -> ast.Module:
+    named = module or display_path(file)
     try:
         tree = ast.parse(file.read_bytes(), filename=str(file))
     except (SyntaxError, ValueError) as error:
@@ -285,6 +283,13 @@ def _parsed_program(file: Path, *, application: bool) -> ast.Module:
             f"{display_path(file)}:{line}: calls flintlock.run, which starts a job graph by itself: run the graph with "
             f"`flintlock run {display_path(file)}:NAME`, the file with `python {display_path(file)}`, or as an"
             " application with -t application"
+        )
+    jobs = only_jobs_of(tree)
+    if jobs:
+        targets = " or ".join(f"`flintlock run {named}:{name}`" for name in jobs)
+        raise Refused(
+            f"{display_path(file)} only defines a job graph and would do nothing as a program:"
+            f" run the graph with {targets}"
         )
     return tree
 

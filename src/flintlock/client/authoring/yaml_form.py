@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import msgspec
+from msgspec import structs
 
-from flintlock.client.authoring.artifact_files import ArtifactFile, jar_file, py_file
+from flintlock.client.authoring.files.artifact_files import ArtifactFile, jar_file, plain_file, py_file
+from flintlock.client.authoring.files.requirement_files import environment_files
 from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, finish
-from flintlock.client.authoring.requirement_files import environment_files
+from flintlock.client.authoring.schema_texts import PROPERTIES
 from flintlock.client.authoring.source_locations import display_path
 from flintlock.config.yaml_document import Document, Mark, read_yaml
 from flintlock.model.checking.jobspec import ArtifactSpec, JobSpec, SpecProblem, read_spec
@@ -123,6 +125,9 @@ def _without_tabs(text: str) -> str:
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of the YAML form, for editors and other tools."""
     (_, components) = msgspec.json.schema_components((JobSpec,), ref_template="#/$defs/{name}")
+    for name, component in components.items():
+        for key, value in component.get("properties", {}).items():
+            value["description"] = PROPERTIES[name][key]
     root = dict(components.pop("JobSpec"))
     components["StepSpec"]["oneOf"] = [{"required": [kind]} for kind in READERS]
     return {
@@ -177,9 +182,7 @@ def _artifact(path: Path, kind: ArtifactKind) -> ArtifactFile:
         return py_file(path)
     if kind is ArtifactKind.JAR:
         return jar_file(path)
-    if not path.is_file():
-        raise Refused(f"there is no file {str(path)!r}")
-    return ArtifactFile(name=path.name, content=path.resolve(), kind=kind)
+    return structs.replace(plain_file(path), kind=kind)
 
 
 def _explained(document: Document, problem: SpecProblem) -> tuple[Mark, str]:

@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import os
 import shlex
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
+from typing import Final
 
 from msgspec import Struct
 
@@ -27,10 +30,11 @@ from flintlock.config.options import REST_ADDRESS, REST_PORT, TLS_AUTHORITIES, T
 from flintlock.ha.backends import ha_backend
 from flintlock.ha.embedded.backend import STORE_FILE
 from flintlock.host.addresses import in_url, is_loopback_host, reached_at
-from flintlock.host.cluster_spec import read_cluster_spec
+from flintlock.host.cluster_spec import SUPERVISOR, process_name, read_cluster_spec, read_given_up
 from flintlock.host.files.job_directory import JobDirectory
 from flintlock.host.files.own_cluster import read_own_cluster
-from flintlock.host.processes.pid_files import announced, cluster_processes, job_managers
+from flintlock.host.processes.pid_files import announced, cluster_processes, job_managers, read_exit
+from flintlock.host.processes.supervision import BY_INTENT
 from flintlock.model.application import APPLICATION_VARIABLE
 from flintlock.model.errors import Refused, Unavailable
 
@@ -38,6 +42,7 @@ _PATIENCE_S = 30.0  # until a leader has to answer
 #: The same on YARN, which starts the next attempt of a JobManager in another container.
 YARN_PATIENCE_S = 120.0
 _EMBEDDED_PATIENCE_S = 5.0  # an embedded JobManager is not restarted
+_POLL_S = 0.1  # how often to look for a JobManager that is started again
 _FIRST_LEADER_S = 5.0  # how long to wait for ZooKeeper to name a leader before the first request
 
 
@@ -46,6 +51,18 @@ class ClusterConnection(Struct, frozen=True):
 
     client: Client
     embedded: EmbeddedCluster | None = None
+
+
+class RestartWait(Struct, frozen=True, kw_only=True):
+    """For how long a JobManager that its supervisor starts again is waited for, and where that is shown."""
+
+    limit_s: float = _PATIENCE_S
+    announce: Callable[[str], None] | None = None  # called once with what is waited for, if there is a wait
+
+
+NO_WAIT: Final = RestartWait(limit_s=0.0)
+"""For commands that show what is there now."""
+_SILENT_WAIT: Final = RestartWait()
 
 
 class RunningCluster(Struct, frozen=True, kw_only=True):
@@ -89,7 +106,9 @@ class RunningCluster(Struct, frozen=True, kw_only=True):
         return _leader_first(leader, local)
 
 
-def find_cluster(settings: LoadedConfiguration, urls: Sequence[str], state_dir: Path) -> RunningCluster | None:
+def find_cluster(
+    settings: LoadedConfiguration, urls: Sequence[str], state_dir: Path, wait: RestartWait = _SILENT_WAIT
+) -> RunningCluster | None:
     """Return the cluster to use; None if there is none. The state directory of a per-job cluster stands for that one.
 
     With ZooKeeper, the quorum names the leader; the JobManagers of the state directory are used while the quorum does
@@ -97,7 +116,7 @@ def find_cluster(settings: LoadedConfiguration, urls: Sequence[str], state_dir: 
     instead.
 
     Without ZooKeeper, a configured address is the only one, unless it is that of a JobManager of the state directory:
-    then the other JobManagers there are used too.
+    then the other JobManagers there are used too. One that its supervisor starts again is waited for.
     """
     configuration = settings.configuration
     credentials = ClientCredentials(configuration, state_dir)
@@ -109,14 +128,15 @@ def find_cluster(settings: LoadedConfiguration, urls: Sequence[str], state_dir: 
     if own is not None:
         return own
     if JobDirectory(state_dir).path.exists():
+        _await_restart(state_dir, wait)
         found = job_cluster(configuration, state_dir)
         return found if found.urls else None
     port = configuration.get(REST_PORT)
-    local = _local_urls(state_dir)
     if ha_backend(configuration).spans_hosts:
-        return RunningCluster(
-            urls=_quorum_urls(configuration, local), state_dir=state_dir, quorum=configuration, credentials=credentials
-        )
+        urls = _quorum_urls(configuration, _local_urls(state_dir))
+        return RunningCluster(urls=urls, state_dir=state_dir, quorum=configuration, credentials=credentials)
+    _await_restart(state_dir, wait)
+    local = _local_urls(state_dir)
     if (configuration.has(REST_ADDRESS) or configuration.has(REST_PORT)) and port:
         scheme = "https" if configuration.get(TLS_MEMBER) or configuration.get(TLS_AUTHORITIES) else "http"
         configured = f"{scheme}://{in_url(reached_at(configuration.get(REST_ADDRESS)))}:{port}"
@@ -164,12 +184,14 @@ def own_cluster(state_dir: Path) -> RunningCluster | None:
     )
 
 
-def cluster_or_embedded(settings: LoadedConfiguration, urls: Sequence[str], state_dir: Path) -> RunningCluster | None:
+def cluster_or_embedded(
+    settings: LoadedConfiguration, urls: Sequence[str], state_dir: Path, wait: RestartWait = _SILENT_WAIT
+) -> RunningCluster | None:
     """Return the cluster to run a job on; None: an embedded one may be started for it.
 
     Raises Unavailable if the state directory belongs to a cluster that does not run.
     """
-    found = find_cluster(settings, urls, state_dir)
+    found = find_cluster(settings, urls, state_dir, wait)
     if found is None and _belongs_to_a_cluster(state_dir):
         raise _unreachable(
             f"the cluster of {state_dir} does not run: start it with `{_start_command(settings, state_dir)}`,"
@@ -178,14 +200,18 @@ def cluster_or_embedded(settings: LoadedConfiguration, urls: Sequence[str], stat
     return found
 
 
-def cluster_client(settings: LoadedConfiguration, urls: Sequence[str], state_dir: Path) -> Client:
+def cluster_client(
+    settings: LoadedConfiguration, urls: Sequence[str], state_dir: Path, wait: RestartWait = _SILENT_WAIT
+) -> Client:
     """Return a client of the cluster that `find_cluster` finds. Raises Unavailable if there is none."""
-    return session_cluster(settings, urls, state_dir).client()
+    return session_cluster(settings, urls, state_dir, wait).client()
 
 
-def session_cluster(settings: LoadedConfiguration, urls: Sequence[str], state_dir: Path) -> RunningCluster:
+def session_cluster(
+    settings: LoadedConfiguration, urls: Sequence[str], state_dir: Path, wait: RestartWait = _SILENT_WAIT
+) -> RunningCluster:
     """Return the cluster that `find_cluster` finds. Raises Unavailable if there is none."""
-    found = find_cluster(settings, urls, state_dir)
+    found = find_cluster(settings, urls, state_dir, wait)
     if found is not None:
         return found
     own_job = JobDirectory(state_dir)
@@ -273,3 +299,26 @@ def _leader_first(leader: str | None, others: tuple[str, ...]) -> tuple[str, ...
 
 def _local_urls(state_dir: Path) -> tuple[str, ...]:
     return tuple(file.rest for file in job_managers(state_dir))
+
+
+def _await_restart(state_dir: Path, wait: RestartWait) -> None:
+    """Wait for a JobManager of a state directory, if none runs and the supervisor there starts one again."""
+    give_up_s, pause, waits = time.monotonic() + wait.limit_s, Event(), False
+    while time.monotonic() < give_up_s and not _local_urls(state_dir) and _is_supervised(state_dir):
+        if not waits and wait.announce is not None:
+            wait.announce(f"waiting for the supervisor of {state_dir} to start a JobManager again")
+        waits = True
+        pause.wait(_POLL_S)
+
+
+def _is_supervised(state_dir: Path) -> bool:
+    """Return whether a supervisor has a JobManager to start there: one that it has not given up or left ended."""
+    spec = read_cluster_spec(state_dir)
+    names = {process_name("jobmanager", index) for index in range(spec.jobmanagers if spec is not None else 0)}
+    expected = {name for name in names - read_given_up(state_dir).keys() if not _ended_by_intent(state_dir, name)}
+    return bool(expected) and SUPERVISOR in cluster_processes(state_dir)
+
+
+def _ended_by_intent(state_dir: Path, name: str) -> bool:
+    ended = read_exit(state_dir, name)
+    return ended is not None and ended.code in BY_INTENT

@@ -1,11 +1,13 @@
 """Clusters on YARN, for their users: started, found again by their application ids, and stopped.
 
 `<state directory>/yarn/<application id>` has what a client needs of one: a copy of the cluster's secret, for its owner
-only, and the address that its JobManager had last. Where that directory is missing, as on another machine, the secret
-is read from the staging directory of the application, which only its owner can read. When the address does not answer,
-YARN is asked for the current one: another attempt of the JobManager listens elsewhere.
+only, where its leader is registered, and the address that its JobManager had last. Where that directory is missing, as
+on another machine, the secret is read from the staging directory of the application, which only its owner can read.
+When the address does not answer, `yarn_addresses` finds the current one: another attempt of the JobManager listens
+elsewhere.
 
-`<state directory>/yarn/session` names the session that was started or attached last.
+`<state directory>/yarn/session` names the session that was started or attached last. A command with `-m yarn://…` does
+not change it, whatever cluster it is for.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from msgspec import Struct
 from flintlock.client.authoring.package import JobPackage
 from flintlock.client.clusters.discovery import YARN_PATIENCE_S, RunningCluster
 from flintlock.client.clusters.job_cluster import JobCluster
+from flintlock.client.clusters.yarn_addresses import YarnAddresses
 from flintlock.client.connection.client import Client
 from flintlock.client.connection.credentials import ClientCredentials
 from flintlock.config.configuration import Configuration
@@ -54,6 +57,7 @@ BridgeOpener: TypeAlias = Callable[[], AbstractContextManager[tuple["YarnGateway
 SCHEME: Final = "yarn://"
 _APPLICATION_ID: Final = re.compile(r"application_\d+_\d+")
 _SECRET_BYTES: Final = 32
+_REGISTER: Final = "high-availability"  # the file, and the beginning of its keys
 _POLL_S: Final = 0.25
 _END_S: Final = 60.0
 _START_S: Final = 300.0
@@ -104,7 +108,9 @@ class YarnSessions:
         with self._bridged() as (yarn, staging_of):
             descriptor = YarnClusterDescriptor(yarn, staging_of, conf_dir)
             report = descriptor.deploy(self._configuration, secret, job=job, timeout_s=timeout_s, notify=notify)
-            self._remember(report.id, secret, report.tracking_url, is_session=job is None)
+            self._remember(staging_of(report.id), report, secret)
+            if job is None:
+                self._use(report.id)
             session = self._session(report.id, report.tracking_url)
             try:
                 with session.running.client() as client:
@@ -133,44 +139,49 @@ class YarnSessions:
                 time.sleep(_POLL_S)  # noqa: TID251 a file of another process
 
     def find(self, application_id: str = "") -> YarnSession:
-        """Return a session by its id; without one, the configured one, else the last one.
+        """Return a cluster by its id; without one, the configured session, else the last one.
 
         Raises Refused if no id is known, or it is not that of an application of Flintlock, Unavailable if the
         application does not run.
         """
         application_id = checked_id(application_id or self._current())
         place = self._directory / application_id
-        if (place / SECRET_NAME).is_file() and (place / "rest").is_file():
+        if self._is_known(application_id):
             return self._session(application_id, (place / "rest").read_text())
-        return self.attach(application_id)
+        with self._bridged() as (yarn, staging_of):
+            report = _listening(yarn.report(application_id))
+            self._fetch(staging_of(application_id), report)
+        return self._session(application_id, report.tracking_url)
 
     def attach(self, application_id: str) -> YarnSession:
-        """Ask YARN for a session, and use it from now on. Raises as `find` does."""
+        """Ask YARN for a session, and use it from now on. Raises as `find` does, and Refused if it is no session."""
+        from flintlock.yarn.layout import JOB_NAME
+
+        application_id = checked_id(application_id)
         with self._bridged() as (yarn, staging_of):
-            report = _running(yarn.report(checked_id(application_id)))
-            try:
-                secret = staging_of(application_id).read(SECRET_NAME)
-            except NotFound:
+            report = _listening(yarn.report(application_id))
+            staging = staging_of(application_id)
+            self._fetch(staging, report)
+            if any(file.name == JOB_NAME for file in staging.files()):
                 raise Refused(
-                    f"the staging directory of {application_id} is not at {staging_of(application_id).url}:"
-                    f" set {YARN_STAGING.key} as it was when the session was started"
-                ) from None
-        self._remember(application_id, secret, report.tracking_url)
+                    f"{application_id} is a cluster for one job or program, no session: commands reach it with"
+                    f" -m {SCHEME}{application_id}"
+                )
+            self._use(application_id)
         return self._session(application_id, report.tracking_url)
 
     def stop(self, application_id: str = "") -> ApplicationReport:
         """End a session with all its TaskManagers, and wait for it; return how it has ended.
 
-        One that does not answer is killed by YARN. Idempotent.
+        One whose JobManager does not answer is killed by YARN, and nothing else is. Idempotent. Raises Refused if it is
+        not an application of Flintlock, or its JobManager refuses.
         """
         application_id = checked_id(application_id or self._current())
         with self._bridged() as (yarn, staging_of):
-            report = yarn.report(application_id)
+            report = _of_flintlock(yarn.report(application_id))
+            staging = staging_of(application_id)
             if not report.state.has_ended:
-                try:
-                    with self.find(application_id).running.client() as client:
-                        client.shut_down()
-                except FlintlockError:
+                if not self._shut_down(staging, report):
                     yarn.kill(application_id)
                 end_s = time.monotonic() + _END_S
                 while not (report := yarn.report(application_id)).state.has_ended:
@@ -178,24 +189,50 @@ class YarnSessions:
                         yarn.kill(application_id)
                         end_s += _END_S
                     time.sleep(_POLL_S)  # noqa: TID251 nothing tells when it has ended
-            staging_of(application_id).remove()
+            staging.remove()
         self._forget(application_id)
         return report
+
+    def _shut_down(self, staging: StagingGateway, report: ApplicationReport) -> bool:
+        """Have the JobManager shut the cluster down; return whether it answers. Raises Refused."""
+        if not self._is_known(report.id):
+            self._fetch(staging, report)
+        address = report.tracking_url or (self._directory / report.id / "rest").read_text()
+        if not address:  # no JobManager has registered yet
+            return False
+        try:
+            with self._session(report.id, address).running.client() as client:
+                client.shut_down()
+        except Unavailable:
+            return False
+        return True
 
     def _session(self, application_id: str, rest: str) -> YarnSession:
         place = self._directory / application_id
         configuration = self._configuration.over({SECRET_FILE.key: str(place / SECRET_NAME)})
+        register: dict[str, str] = {}
+        with suppress(OSError):  # of an earlier version
+            register = msgspec.json.decode((place / _REGISTER).read_bytes(), type=dict[str, str])
+        addresses = YarnAddresses(application_id, register, rest, partial(self._ask_yarn, application_id))
         running = RunningCluster(
             urls=(rest,),
-            find=lambda: self._find_address(application_id),
+            find=partial(self._find_address, application_id, addresses),
             credentials=ClientCredentials(configuration, place),
             patience_s=YARN_PATIENCE_S,
             advice=f"{application_id} may have ended: `yarn application -status {application_id}` tells",
         )
         return YarnSession(application_id=application_id, rest=rest, running=running)
 
-    def _find_address(self, application_id: str) -> tuple[str, ...]:
-        """Return where the current attempt of the JobManager listens; nothing while YARN does not know.
+    def _find_address(self, application_id: str, addresses: YarnAddresses) -> tuple[str, ...]:
+        """Return the current address, and remember it for the next client. Raises as `_ask_yarn` does."""
+        found = addresses.find()
+        place = self._directory / application_id
+        if found and place.is_dir():
+            write_whole(place / "rest", found[0].encode())
+        return found
+
+    def _ask_yarn(self, application_id: str) -> tuple[str, ...]:
+        """Return where, as YARN knows, the current attempt of the JobManager listens; nothing while it does not.
 
         Raises Unavailable if the application has ended: no address of it answers any more.
         """
@@ -206,10 +243,8 @@ class YarnSessions:
             return ()
         if report.state.has_ended:
             self._forget(application_id)
-        if not _running(report).tracking_url:
-            return ()
-        write_whole(self._directory / application_id / "rest", report.tracking_url.encode())
-        return (report.tracking_url,)
+        address = _running(report).tracking_url
+        return (address,) if address else ()
 
     def _current(self) -> str:
         configured = self._configuration.get(YARN_APPLICATION_ID)
@@ -221,13 +256,37 @@ class YarnSessions:
                 f" -m {SCHEME}application_… or {YARN_APPLICATION_ID.key}"
             ) from None
 
-    def _remember(self, application_id: str, secret: bytes, rest: str, *, is_session: bool = True) -> None:
+    def _is_known(self, application_id: str) -> bool:
         place = self._directory / application_id
+        return (place / SECRET_NAME).is_file() and (place / "rest").is_file()
+
+    def _fetch(self, staging: StagingGateway, report: ApplicationReport) -> None:
+        """Remember a cluster that was started elsewhere. Raises Refused if its secret is not where it is expected."""
+        try:
+            secret = staging.read(SECRET_NAME)
+        except NotFound:
+            raise Refused(
+                f"the staging directory of {report.id} is not at {staging.url}:"
+                f" set {YARN_STAGING.key} as it was when the cluster was started"
+            ) from None
+        self._remember(staging, report, secret)
+
+    def _remember(self, staging: StagingGateway, report: ApplicationReport, secret: bytes) -> None:
+        from flintlock.yarn.layout import CONFIGURATION_NAME
+
+        settings: dict[str, str] = {}
+        with suppress(NotFound):
+            settings = msgspec.json.decode(staging.read(CONFIGURATION_NAME), type=dict[str, str])
+        register = {key: value for key, value in settings.items() if key.startswith(_REGISTER)}
+        place = self._directory / report.id
         make_private_directory(place)
+        write_whole(place / _REGISTER, msgspec.json.encode(register), mode=0o600)
         write_whole(place / SECRET_NAME, secret, mode=0o600)
-        write_whole(place / "rest", rest.encode())
-        if is_session:
-            write_whole(self._directory / "session", application_id.encode())
+        write_whole(place / "rest", report.tracking_url.encode())
+
+    def _use(self, application_id: str) -> None:
+        """Make it the session that is used from now on."""
+        write_whole(self._directory / "session", application_id.encode())
 
     def _forget(self, application_id: str) -> None:
         shutil.rmtree(self._directory / application_id, ignore_errors=True)
@@ -303,13 +362,24 @@ def checked_id(text: str) -> str:
     return found
 
 
-def _running(report: ApplicationReport) -> ApplicationReport:
+def _of_flintlock(report: ApplicationReport) -> ApplicationReport:
+    """Raises Refused if it is not an application of Flintlock."""
     from flintlock.yarn.client_bridge import APPLICATION_TYPE
 
     if report.kind != APPLICATION_TYPE:
         raise Refused(f"{report.id} is an application of type {report.kind!r}, not of Flintlock")
-    if report.state.has_ended:
+    return report
+
+
+def _running(report: ApplicationReport) -> ApplicationReport:
+    if _of_flintlock(report).state.has_ended:
         error = Unavailable(f"{report.id} has ended on YARN, {report.final_status}: {report.diagnostics}")
         error.unreachable = True
         raise error
+    return report
+
+
+def _listening(report: ApplicationReport) -> ApplicationReport:
+    if not _running(report).tracking_url:
+        raise Unavailable(f"the JobManager of {report.id} is being started by YARN ({report.state}): try again")
     return report

@@ -36,7 +36,7 @@ from flintlock.api.requests import RerunRequest, SavepointRequest, StopRequest
 from flintlock.client.connection.http import Http
 from flintlock.client.connection.results import ResultHandle, only_name
 from flintlock.client.display.notebook import in_notebook
-from flintlock.client.display.progress import failure_lines, failure_of, waiting_notes
+from flintlock.client.display.progress import failure_lines, failure_of, waiting_note, waiting_notes
 from flintlock.client.errors import JobCanceled
 from flintlock.model.errors import FlintlockError, JobFailed
 from flintlock.model.ids import JobId
@@ -130,8 +130,9 @@ class JobHandle:
         return self._http.get(f"/jobs/{self.id}/changes", JobChanges)
 
     def waiting_note(self) -> str:
-        """Return the job's place in the queue for slots, and what it needs; empty if it does not wait."""
-        return waiting_notes(self._http.get("/resources", ClusterResources)).get(self.id, "")
+        """Return the job's place in the queue for slots, and what it needs, or what holds it up; empty: nothing."""
+        notes = waiting_notes(self._http.get("/resources", ClusterResources))
+        return notes.get(self.id) or waiting_note(self.attempts().waits_for, notes, self.id)
 
     def queries(self) -> QueriesResponse:
         """Return the job's streaming queries, with the figures of their latest batches."""

@@ -176,7 +176,7 @@ class Http:
             late = time.monotonic() + pause > deadline
             if not changed and (late or (refused and not self._answered)):  # asking for addresses may take long
                 raise _unavailable(reason, refused, "" if self._answered else self._advice)
-            time.sleep(pause)  # noqa: TID251 there is no event for the return of a server
+            time.sleep(_BACKOFF.initial_s if changed else pause)  # noqa: TID251 nothing tells of the return of a server
         raise AssertionError("the backoff never ends")
 
     def _send(

@@ -96,7 +96,11 @@ class _CompleteLines:
 class PlainDisplay:
     """A line for each change of state, one for each new place in the queue, and one now and then if nothing changes."""
 
-    def __init__(self, stream: TextIO, output: TextIO, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, stream: TextIO, output: TextIO, clock_s: Callable[[], float] = time.monotonic, *, transient: bool = False
+    ) -> None:
+        """`transient`: changes of state are left out, so that nothing is printed of a job that ends soon."""
+        self._transient: Final = transient
         self._stream: Final = stream
         self._output: Final = output
         self._lines: Final = _CompleteLines()  # of what is written where progress is
@@ -108,7 +112,7 @@ class PlainDisplay:
 
     def update(self, job: JobAttempts, note: str = "") -> None:
         """Print what has changed; if nothing has for half a minute, where the job is and since when."""
-        lines, now_s = changes(self._last, job), self._clock_s()
+        lines, now_s = [] if self._transient else changes(self._last, job), self._clock_s()
         if note and note != self._note:
             lines.append(f"{job.name}: {job.shown_state}, {note}")
         elif not lines and not job.status.globally_terminal and now_s - self._printed_s >= SILENCE_S:

@@ -24,8 +24,10 @@ QUEUE_INTERVAL_S: Final = 2.0
 #: How much of the end of an attempt's output is searched for its last lines, in bytes.
 _TAILS: Final = (16 << 10, 256 << 10, 1 << 20)
 
-#: How long the output of a job that has ended may take to be complete: its processes end after the job.
-_LAST_OUTPUT_S: Final = 2.0
+LAST_OUTPUT_S: Final = 2.0
+"""How long the output of a job that has ended may take to be complete: its processes end after the job."""
+
+_INCOMPLETE: Final = "[flintlock: not all of the output could be read; what there is: flintlock logs {job}]\n"
 
 
 class OutputReader:
@@ -81,10 +83,13 @@ class OutputReader:
         return None
 
     def _unread(self, job: JobAttempts) -> list[tuple[int, int]]:
-        attempts = (
-            ((region.id, attempt.attempt), attempt.state) for region in job.regions for attempt in region.attempts
+        keys = (
+            (region.id, attempt.attempt)
+            for region in job.regions
+            for attempt in region.attempts
+            if attempt.task_manager is not None and attempt.state.may_have_output  # the others ran no code
         )
-        return [key for key, state in attempts if state.may_have_output and key not in self._complete]
+        return [key for key in keys if key not in self._complete]
 
     def _read(self, key: tuple[int, int]) -> Iterator[LogPart]:
         while key not in self._complete:
@@ -135,19 +140,28 @@ def follow(
     check: Callable[[], None] | None = None,
     tick_s: float = 0.25,
 ) -> JobAttempts:
-    """Show the job until it has ended, and return its last state. `check` is called at each poll, and may raise."""
+    """Show the job until it has ended, and return its last state. `check` is called at each poll, and may raise.
+
+    If the end of its output cannot be read in time, a line says so, and how to see it.
+    """
     last_output_s: float | None = None  # until when the end of its output is awaited
+    begun_line = False  # whether what was shown last has no line break yet
     queue = _QueueNote(handle)
     while True:
         job = handle.attempts()
         for part in reader.new(job):
             for text, error in part.streams():
                 display.output(text, error=error)
+                begun_line = not text.endswith("\n")
         display.update(job, queue.note(job))
         if job.status.globally_terminal:
             if last_output_s is None:
-                last_output_s = time.monotonic() + _LAST_OUTPUT_S
-            if reader.is_complete(job) or time.monotonic() > last_output_s:
+                last_output_s = time.monotonic() + LAST_OUTPUT_S
+            if reader.is_complete(job):
+                return job
+            if time.monotonic() > last_output_s:
+                line_break = "\n" if begun_line else ""
+                display.output(line_break + _INCOMPLETE.format(job=handle.id), error=True)
                 return job
             Event().wait(tick_s / 5)
             continue

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from flintlock.api.cluster import ClusterResources
-from flintlock.api.jobs import AttemptInfo, FailureInfo, FailureSummary, JobAttempts, RegionAttempts
+from flintlock.api.jobs import SLOTS, AttemptInfo, FailureInfo, FailureSummary, JobAttempts, RegionAttempts
 from flintlock.model.failures.failure_text import headline
 from flintlock.model.states import ExecutionState
 from flintlock.model.tasks import Failure
@@ -81,9 +81,15 @@ def waiting_notes(seen: ClusterResources) -> dict[str, str]:
     order = list(dict.fromkeys(item.job_id for item in seen.waiting))
     starting = f"; {_counted(seen.starting, 'TaskManager')} starting" if seen.starting else ""
     return {
-        jobid: f"{_ordinal(place)} of {len(order)} in the queue; needs {_wanted(jobid, seen)}{starting}"
+        jobid: f"{_ordinal(place)} of {len(order)} in the queue; needs {_wanted(jobid, seen)}"
+        f"{_behind_streaming(jobid, seen)}{starting}"
         for place, jobid in enumerate(order, 1)
     }
+
+
+def waiting_note(waits_for: str, notes: Mapping[str, str], jobid: str) -> str:
+    """Return what is known of what a job waits for: its place in the queue for slots, or what else holds it up."""
+    return notes.get(jobid) or ("" if waits_for == SLOTS else waits_for)
 
 
 def changes(before: JobAttempts | None, after: JobAttempts) -> list[str]:
@@ -147,6 +153,11 @@ def _wanted(jobid: str, seen: ClusterResources) -> str:
     parts = [_counted(slots, "slot")] if slots else []
     parts += ["all slots of " + ("a TaskManager" if entire == 1 else _counted(entire, "TaskManager"))] if entire else []
     return " and ".join(parts)
+
+
+def _behind_streaming(jobid: str, seen: ClusterResources) -> str:
+    behind = any(item.behind_streaming for item in seen.waiting if item.job_id == jobid)
+    return " of one TaskManager, which streaming jobs use: stop one of them, or ask for fewer slots" if behind else ""
 
 
 def _state(region: RegionAttempts) -> ExecutionState:

@@ -7,13 +7,16 @@ out before anything else may change.
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import suppress
+from functools import partial
 from typing import Final, Protocol
 
 from msgspec import structs
 
 from flintlock.dispatcher import core
 from flintlock.dispatcher.changes.operations import OperationRecorder
+from flintlock.dispatcher.changes.retries import wait_for_storage
 from flintlock.dispatcher.services import Savepoints
 from flintlock.dispatcher.writes import TermWrites, is_fatal_to_term, log_and_continue
 from flintlock.gateways.jobmaster import JobMasterRunner
@@ -40,6 +43,13 @@ _DRAIN_INTERVAL_S: Final = 1.0
 
 #: How often is looked whether the queries of a job that is rescaled run again.
 _RESCALE_INTERVAL_S: Final = 0.2
+
+
+#: How often a job that was stopped for another one is saved at least, though that one may be cancelled meanwhile.
+_TRIES_FOR_A_SUCCESSOR: Final = 6
+
+#: How long each of these may take then: where files are not linked, but copied, a large state takes some minutes.
+_PATIENCE_FOR_A_SUCCESSOR_S: Final = 600.0
 
 
 class ChangeableJob(Protocol):
@@ -78,6 +88,14 @@ class ChangeableJob(Protocol):
 
     def cancel(self, *, force: bool = False, requested_by: str = "") -> CancelRequest:
         """Cancel the job; return what to record of it. Raises Conflict if it can no longer be cancelled."""
+        ...
+
+    def show_wait(self, what: str) -> None:
+        """Show what the job cannot go on without; "": nothing."""
+        ...
+
+    def is_awaited_by(self, successor: JobId) -> bool:
+        """Return whether a job that takes the place of this one still waits for its end."""
         ...
 
 
@@ -247,24 +265,31 @@ class JobChanger:
     async def complete_stop(self, job: ChangeableJob, status: JobStatus) -> bool:
         """Save a job that is to be stopped and has FINISHED, before its end is durable; record the outcome.
 
-        Returns whether the checkpoints of the job are to be kept: they could not be saved. A job that has ended
-        otherwise was not stopped; `fail_unfinished` says so.
+        Returns whether the checkpoints of the job are to be kept: they could not be saved, which a former leader may
+        have recorded. A job that has ended otherwise was not stopped; `fail_unfinished` says so.
         """
-        kept = False
         for operation in self._operations.in_progress:
             if not isinstance(operation.command, StopJob) or status is not JobStatus.FINISHED:
                 continue
             error: FlintlockError | None = None
             location, directory = "", operation.command.target_directory
+            # Another job may wait for this savepoint: without it, neither of the two would run.
+            successor = operation.command.successor
+            save = partial(self._savepoints.save, job.stored.graph, operation.trigger_id, directory)
             try:
-                location = await self._savepoints.save(job.stored.graph, operation.trigger_id, directory)
+                location = await wait_for_storage(
+                    save,
+                    is_over=partial(_is_not_awaited, job, successor),
+                    show=job.show_wait,
+                    tries=_TRIES_FOR_A_SUCCESSOR if successor else 1,
+                    patience_s=_PATIENCE_FOR_A_SUCCESSOR_S if successor else math.inf,
+                )
             except FlintlockError as failed:
                 if is_fatal_to_term(failed):
                     raise
-                kept = True
                 error = Unavailable(f"{failed.public}; the job has finished, and its checkpoints are kept")
-            await self._operations.complete(operation, error, location)
-        return kept
+            await self._operations.complete(operation, error, location, checkpoints_kept=error is not None)
+        return status is JobStatus.FINISHED and self._operations.checkpoints_kept
 
     async def _rescale_durably(self, job: ChangeableJob, operation: JobOperation, command: RescaleJob) -> None:
         """Rescale as an operation: no client waits for it, so a store that does not answer is retried until it does."""
@@ -344,6 +369,10 @@ class JobChanger:
         if self._updating:
             raise Conflict(f"another change of job {job_id} is under way")
         return wanted
+
+
+def _is_not_awaited(job: ChangeableJob, successor: str) -> bool:
+    return not successor or not job.is_awaited_by(JobId(successor))
 
 
 async def _rescaled_queries(job: ChangeableJob, trigger_id: TriggerId) -> str:

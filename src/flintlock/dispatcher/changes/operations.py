@@ -67,8 +67,15 @@ class OperationRecorder:
     @property
     def successor(self) -> str:
         """The job for which this one was stopped; "" if it was not, or is not saved."""
-        stops = [each for each in self._recorded.operations if each.location and isinstance(each.command, StopJob)]
-        return next((each.command.successor for each in stops if isinstance(each.command, StopJob)), "")
+        saved = [each.command for each in self._recorded.operations if each.location]
+        stops = [command for command in saved if isinstance(command, StopJob)]  # its user may have stopped it, too
+        return next((stop.successor for stop in stops if stop.successor), "")
+
+    @property
+    def checkpoints_kept(self) -> bool:
+        """Whether a stop has said that the checkpoints of the job, which had finished, are kept."""
+        failures = [each.failure for each in self._recorded.operations if each.failure is not None]
+        return any(failure.checkpoints_kept for failure in failures)
 
     async def begin(
         self, trigger: TriggerOperation, check: Callable[[], object], accepted: asyncio.Future[JobOperation]
@@ -134,9 +141,19 @@ class OperationRecorder:
             await self._store.put(changed)
             self._recorded = changed
 
-    async def complete(self, operation: JobOperation, error: FlintlockError | None, location: str = "") -> None:
+    async def complete(
+        self,
+        operation: JobOperation,
+        error: FlintlockError | None,
+        location: str = "",
+        *,
+        checkpoints_kept: bool = False,
+    ) -> None:
         """Make the outcome of an operation durable, however long it takes."""
-        failure = None if error is None else OperationFailure(error=type(error).__name__, message=error.public)
+        failure = None
+        if error is not None:
+            name = type(error).__name__
+            failure = OperationFailure(error=name, message=error.public, checkpoints_kept=checkpoints_kept)
         await self._complete((operation,), failure, location)
 
     async def fail_unfinished(self, reason: str) -> None:

@@ -10,7 +10,8 @@ The new job is a job of its own from the beginning, and its record says what is 
                 that is cancelled meanwhile is CANCELED, one whose predecessor cannot be stopped FAILED
     restored    as every job that begins from a savepoint; its queries keep their ids
     failed      before it has committed a batch: the graph of its predecessor is submitted again, from the same
-                savepoint, under an id that follows from the failed one's, before that has ended durably
+                savepoint (or a copy that has the batches, too, that were begun), under an id that follows from the
+                failed one's, before that has ended durably. A leader that finds both does not run the failed one again
 
 So each step is found in the store by the next leader, and repeating one is harmless.
 """
@@ -20,6 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Final, Protocol
 
 import structlog
@@ -28,23 +30,20 @@ from structlog.typing import FilteringBoundLogger
 
 from flintlock.config.options import RESTORE_CLAIM_MODE, RESTORE_PATH
 from flintlock.dispatcher import core
+from flintlock.dispatcher.changes.retries import wait_for_storage
 from flintlock.dispatcher.job import DispatchedJob
 from flintlock.dispatcher.services import Savepoints
 from flintlock.model import log_events
 from flintlock.model.commands import JobOperation, OperationFailure, StopJob, TriggerOperation
-from flintlock.model.errors import Conflict, DuplicateJob, Invalid, NotFound, Refused, Unavailable
+from flintlock.model.errors import Conflict, Corrupt, DuplicateJob, Invalid, NotFound, Refused, Unavailable
 from flintlock.model.ids import JobId, TriggerId
 from flintlock.model.jobgraph import JobGraph, JobType
-from flintlock.model.jobs import JobSubmission, JobUpgrade, StoredJob, Submitted
+from flintlock.model.jobs import JobQuery, JobSnapshot, JobSubmission, JobUpgrade, StoredJob, Submitted
 
 log: FilteringBoundLogger = structlog.get_logger()
 
 #: How often is looked whether the predecessor has ended.
 _STOP_INTERVAL_S: Final = 0.2
-
-#: How often, and after which time, a job is submitted again that is to run in place of one that has failed.
-_TRIES: Final = 30
-_RETRY_S: Final = 1.0
 
 
 class UpgradingDispatcher(Protocol):
@@ -58,6 +57,10 @@ class UpgradingDispatcher(Protocol):
     @property
     def recovered(self) -> asyncio.Event:
         """Set once all jobs of earlier terms are registered: before that, one that is not there may still come."""
+        ...
+
+    async def job(self, message: JobQuery) -> JobSnapshot:
+        """Return the details of one job, also of one that has ended."""
         ...
 
     async def submit_job(self, message: JobSubmission) -> Submitted:
@@ -116,7 +119,8 @@ class Upgrades:
         """Stop the job whose place this one takes, with a savepoint; return whether it has ended, however that was.
 
         False: this job was cancelled before. A stop that has begun is completed all the same; one that has not is not
-        begun. Raises Unavailable if the stop was refused: the predecessor runs on.
+        begun. The timeout of this job does not end it: neither of the two would run then. Raises Unavailable if the
+        stop was refused: the predecessor runs on.
         """
         if job.upgrade is None:
             return True
@@ -135,29 +139,61 @@ class Upgrades:
             await asyncio.sleep(_STOP_INTERVAL_S)
         return True
 
-    async def go_back(self, job: StoredJob) -> JobId | None:
-        """Run the former graph again if a job has failed before its first batch; return the id of that job.
+    def is_awaited(self, successor: JobId) -> bool:
+        """Return whether a job that takes the place of another one has not ended. True while that is not known yet."""
+        job = self._dispatcher.jobs.get(successor)
+        return not self._dispatcher.recovered.is_set() or (job is not None and not job.ended and not job.has_result)
 
-        None if there is nothing to go back to, or no way back.
+    async def was_reverted(self, job: StoredJob) -> bool:
+        """Return whether a job that is recovered had failed, and the former graph was submitted again.
+
+        The end of the one was not durable when its leader died. Run again, it would write to the sinks of the other.
         """
-        if job.upgrade is None or not await self._savepoints.may_go_back(job.graph):
-            return None
-        await self._dispatcher.recovered.wait()  # else the former graph could be submitted over a recovered one
-        graph = core.former_again(job.graph, job.upgrade.former)
-        reason = ""
-        for _ in range(_TRIES):
+        if job.upgrade is None:
+            return False
+        await self._dispatcher.recovered.wait()
+        again = core.id_of_former_again(JobId(job.graph.job_id))
+        while again not in self._dispatcher.jobs:
             try:
-                await self._dispatcher.submit_job(JobSubmission(graph=graph))
-            except DuplicateJob:  # by a leader that died then
-                return graph.job_id
-            except Unavailable as error:  # the store does not answer
-                reason = error.public
-                await asyncio.sleep(_RETRY_S)
-            except Refused as error:
-                reason = error.public
+                await self._dispatcher.job(JobQuery(job_id=again))
+            except NotFound:
+                return False
+            except Unavailable:
+                await asyncio.sleep(_STOP_INTERVAL_S)
+            except Corrupt:  # how it ended is damaged
                 break
             else:
-                log.warning(log_events.JOB_UPGRADE_REVERTED, job_id=job.graph.job_id, successor=graph.job_id)
-                return graph.job_id
-        log.error(log_events.JOB_UPGRADE_NOT_REVERTED, job_id=job.graph.job_id, reason=reason)
-        return None
+                break
+        return True
+
+    async def go_back(
+        self, job: StoredJob, *, is_over: Callable[[], bool], show: Callable[[str], None]
+    ) -> JobId | None:
+        """Run the former graph again if a job has failed before its first batch; return the id of that job.
+
+        None if there is nothing to go back to, or no way back. Waits for the storage of the savepoint, but not once it
+        `is_over`, which a timeout does not make it; what it waits for is passed to `show`.
+        """
+        if job.upgrade is None:
+            return None
+        if await self.was_reverted(job):  # by a leader that died then: what that job has written since does not count
+            return core.id_of_former_again(JobId(job.graph.job_id))
+        former = job.upgrade.former
+        way_back = partial(self._savepoints.way_back, job.graph, former)
+        savepoint = await wait_for_storage(way_back, is_over=is_over, show=show)
+        if savepoint is None:
+            return None
+        await self._dispatcher.recovered.wait()  # else the former graph could be submitted over a recovered one
+        graph = core.former_again(job.graph, former, savepoint)
+        submit = partial(self._dispatcher.submit_job, JobSubmission(graph=graph))
+        try:
+            # Once it is registered, it is not given up: it may be stored.
+            waits = lambda: graph.job_id not in self._dispatcher.jobs  # noqa: E731
+            await wait_for_storage(submit, is_over=lambda: is_over() and waits(), show=show)
+        except DuplicateJob:  # by a leader that died then
+            return graph.job_id
+        except (Refused, Unavailable) as error:
+            log.error(log_events.JOB_UPGRADE_NOT_REVERTED, job_id=job.graph.job_id, reason=error.public)
+            return None
+        log.warning(log_events.JOB_UPGRADE_REVERTED, job_id=job.graph.job_id, successor=graph.job_id)
+        return graph.job_id

@@ -4,6 +4,9 @@ A leader is dead if a connection to it has broken and is then refused for `GRACE
 answers that it does not lead in that term, as one does that was started again. A leader that is frozen, or behind a
 partitioned network, keeps its term until its session has expired: the two cannot be distinguished.
 
+So is a leader of an earlier attempt of the same application, at once: YARN has given that up before it has started this
+one. It may still run, on a node that is lost, and is fenced then as any other.
+
 A wrong verdict is harmless (`LeaderRegister.declare_dead`) but must not be repeated endlessly. So a closed port alone
 proves nothing: a leader that has refused every connection since its term began is not reachable from here (its port is
 not published, say), and keeps its term. Otherwise two JobManagers that cannot reach each other would depose each other
@@ -20,7 +23,7 @@ from typing import Final
 import structlog
 
 from flintlock.gateways.leader import LeaderGateway, LeaderLivenessProbe, StandbyAddresses
-from flintlock.ha.leader_info import KnownLeader, LeaderInfo
+from flintlock.ha.leader_info import ApplicationAttempt, KnownLeader, LeaderInfo
 from flintlock.ha.protocols import LeaderRegister
 from flintlock.host.addresses import is_loopback_host
 from flintlock.model import log_events
@@ -42,7 +45,8 @@ _RETRY_S: Final = 0.2
 class LeaderWatch:
     """Watches the leader, unless that is this process. `connect` returns gateways whose calls may stay open.
 
-    `own` is where this JobManager is reached, and the name of its machine; the leader lists it by that.
+    `own` is where this JobManager is reached, and the name of its machine; the leader lists it by that. `attempt` is
+    which one of its application it is, if those are counted.
     """
 
     def __init__(
@@ -53,12 +57,14 @@ class LeaderWatch:
         connect: Callable[[str], LeaderGateway],
         is_own: Callable[[FencingToken], bool],
         own: StandbyAddresses,
+        attempt: ApplicationAttempt | None = None,
     ) -> None:
         self._known: Final = known
         self._register: Final = register
         self._connect: Final = connect
         self._is_own: Final = is_own
         self._own: Final = own
+        self._attempt: Final = attempt
 
     async def run(self) -> ApplicationStatus:
         """Watch one leader after another, until one of them shuts the cluster down; return the status then."""
@@ -79,10 +85,13 @@ class LeaderWatch:
                 watching.cancel()
 
     def _can_be_watched(self, leader: LeaderInfo) -> bool:
-        if not is_loopback(leader.rpc) or leader.host == self._own.host:
+        if not is_loopback(leader.rpc) or leader.host == self._own.host or self._supersedes(leader):
             return True
         self._warn_unreachable(leader, "it advertises a loopback address")
         return False
+
+    def _supersedes(self, leader: LeaderInfo) -> bool:
+        return self._attempt is not None and self._attempt.supersedes(leader.attempt)
 
     def _warn_unreachable(self, leader: LeaderInfo, reason: str) -> None:
         log.warning(log_events.LEADER_UNREACHABLE, host=leader.host, address=leader.rpc, reason=reason)
@@ -96,6 +105,9 @@ class LeaderWatch:
 
     async def _watch(self, leader: LeaderInfo) -> ApplicationStatus | None:
         """Return the status with which the leader shuts the cluster down; None once the leader is declared dead."""
+        if self._supersedes(leader):
+            await self._declare_dead(leader, "it is of an earlier attempt of this application")
+            return None
         gateway = self._connect(leader.rpc)
         message = LeaderLivenessProbe(token=leader.token, standby=self._own)
         reached, warned = is_loopback(leader.rpc), False  # on this machine a closed port is the kernel's own answer
@@ -126,6 +138,10 @@ class LeaderWatch:
         except _ShutDown as shut_down:
             log.info(log_events.CLUSTER_SHUTTING_DOWN, status=shut_down.status, epoch=leader.token.epoch)
             return shut_down.status
+        await self._declare_dead(leader, reason)
+        return None
+
+    async def _declare_dead(self, leader: LeaderInfo, reason: str) -> None:
         log.warning(log_events.LEADER_DEAD, epoch=leader.token.epoch, reason=reason)
         while True:
             try:
@@ -134,7 +150,7 @@ class LeaderWatch:
                 log.info(log_events.LEADER_REMOVAL_FAILED, epoch=leader.token.epoch, reason=error.public)
                 await asyncio.sleep(_RETRY_S)
             else:
-                return None
+                return
 
 
 class _ShutDown(Exception):

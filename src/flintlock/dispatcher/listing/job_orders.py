@@ -32,7 +32,7 @@ def _end(line: JobSummary) -> SortValue:
 
 
 def _duration(line: JobSummary) -> SortValue:
-    return max(0, line.end_ms - line.start_ms) if line.status.globally_terminal else _LONGEST - line.start_ms
+    return line.duration_ms(line.end_ms) if line.status.globally_terminal else _LONGEST - line.start_ms
 
 
 def _name(line: JobSummary) -> SortValue:

@@ -8,7 +8,11 @@ never runs faster than time itself, whatever any clock shows; while there is no 
 each change of leader, it stands still. A job's end is stamped with it (`ended_at_ms`).
 
 The first reading of a cluster is the wall clock's, so that what older versions stored (ends by the wall clock) can be
-compared with it. If the newest end is older than that, it counts instead: the wall clock may be ahead.
+compared with it. If the newest end is older than that, it counts instead: the wall clock may be ahead. It is recorded
+before anything is stamped with it: the next leader's wall clock may be weeks ahead of it. A new cluster, which has
+nothing to serve, waits for that as long as it takes. One that has jobs (its record is damaged, or an older version kept
+none) does not: a full disk must not keep it from serving. It goes on after a while, and its clock is recorded with the
+next period.
 
 Rejected: trusting the wall clock after it has agreed with the monotonic clock for a while. A clock that is wrong from
 the start agrees with it perfectly.
@@ -27,7 +31,7 @@ from flintlock.dispatcher.writes import log_and_continue
 from flintlock.ha.leader_gate import PATIENCE_S, LeaderGate
 from flintlock.ha.protocols import RetentionClockStore
 from flintlock.model import log_events
-from flintlock.model.errors import Corrupt
+from flintlock.model.errors import Corrupt, Unavailable
 from flintlock.model.jobs import RetentionReading
 
 log: FilteringBoundLogger = structlog.get_logger()
@@ -68,26 +72,37 @@ async def open_retention_clock(
     gate: LeaderGate,
     *,
     newest_end_ms: Callable[[], Awaitable[int | None]],
+    is_new: Callable[[], Awaitable[bool]],
     wall_ms: Callable[[], int],
     boot_time_s: Callable[[], float],
 ) -> RetentionClock:
     """Return the clock of a term, from where the former one recorded it.
 
     `newest_end_ms` returns the end of the job that ended last, by the wall clock; it is read where nothing is recorded.
-    Raises Fenced; Unavailable after a while.
+    `is_new` returns whether the cluster has no jobs. Raises Fenced; Unavailable after a while.
     """
+    damaged = False
     try:
         recorded = await gate.retry_until_acknowledged(store.read, patience_s=PATIENCE_S)
     except Corrupt as error:
         log.warning(log_events.RECORD_UNREADABLE, reason=error.public)
-        recorded = None
+        recorded, damaged = None, True
     newest_ms = None
     if recorded is None:
         newest_ms = await gate.retry_until_acknowledged(newest_end_ms, patience_s=PATIENCE_S)
     now_ms = wall_ms()
     if recorded is not None and core.wall_clock_went_back(recorded, now_ms):
         log.warning(log_events.CLOCK_JUMPED, by_s=(now_ms - recorded.wall_ms) / 1000, wall_ms=now_ms)
-    return RetentionClock(core.first_retention_ms(recorded, now_ms, newest_ms), wall_ms, boot_time_s)
+    clock = RetentionClock(core.first_retention_ms(recorded, now_ms, newest_ms), wall_ms, boot_time_s)
+    if recorded is None:
+        new = not damaged and await gate.retry_until_acknowledged(is_new, patience_s=PATIENCE_S)
+        try:
+            await gate.retry_until_acknowledged(
+                lambda: store.record(clock.reading()), patience_s=None if new else PATIENCE_S
+            )
+        except Unavailable as error:
+            log.warning(log_events.RETENTION_CLOCK_NOT_RECORDED, reason=repr(error))
+    return clock
 
 
 async def record_retention_clock(clock: RetentionClock, store: RetentionClockStore) -> None:

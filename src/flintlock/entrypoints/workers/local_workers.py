@@ -90,10 +90,14 @@ class LocalWorkers:
         self._taken_over: tuple[TaskManagerId, ...] = ()
         self._shutting_down = False  # written by `release_all`
 
-    @property
-    def taken_over(self) -> tuple[TaskManagerId, ...]:
+    async def taken_over(self) -> tuple[TaskManagerId, ...]:
         """See `WorkerDriver`."""
         return self._taken_over
+
+    async def found(self) -> TaskManagerId:
+        """Wait for ever: all are known."""
+        never: asyncio.Future[TaskManagerId] = asyncio.get_running_loop().create_future()
+        return await never
 
     @property
     def slots(self) -> int:

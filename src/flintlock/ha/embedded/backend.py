@@ -37,6 +37,7 @@ class EmbeddedBackend:
         clock_ms: Callable[[], int],
         boot_time_s: Callable[[], float],  # noqa: ARG002 (the kernel's lock decides, not a clock)
         leader_answers: LeaderCheck,
+        is_blocked: Callable[[int], bool],
     ) -> AbstractAsyncContextManager[HaServices]:
         """Open the store of the state directory."""
         from flintlock.ha.embedded.services import embedded_ha  # clients need no SQLite
@@ -47,6 +48,7 @@ class EmbeddedBackend:
             now_ms=clock_ms,
             silence_s=configuration.get(self.leader_timeout),
             leader_answers=leader_answers,
+            is_blocked=is_blocked,
         )
 
     @asynccontextmanager
@@ -54,7 +56,7 @@ class EmbeddedBackend:
         """Provide a finder that polls the files of the state directory."""
         yield LeaderFinder(find_in_state_directory(configuration, state_dir), lambda: asyncio.sleep(_POLL_S))
 
-    def leader_url(self, configuration: Configuration, *, wait_s: float) -> str | None:  # noqa: ARG002
+    def leader_url(self, configuration: Configuration, *, wait_s: float, former: str = "") -> str | None:  # noqa: ARG002
         """Return None: clients read the state directory."""
         return None
 

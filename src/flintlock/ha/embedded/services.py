@@ -21,7 +21,7 @@ from flintlock.ha.embedded.backend import STORE_FILE
 from flintlock.ha.embedded.election import FileElection
 from flintlock.ha.embedded.leader import SqliteLeaderRegister
 from flintlock.ha.embedded.silent_holder import HeartbeatRow
-from flintlock.ha.embedded.silent_leader_watch import SilentLeaderWatch
+from flintlock.ha.embedded.silent_leader_watch import ProcessCheck, SilentLeaderWatch
 from flintlock.ha.embedded.sqlite_file import FileIdentity, open_reader, open_writer
 from flintlock.ha.embedded.stores import SqliteStores, StoreFile, remove_all_records
 from flintlock.ha.embedded.vacuum import VACUUM_PERIOD_S, return_free_pages
@@ -47,6 +47,7 @@ class EmbeddedHaServices:
     def __init__(self, file: StoreFile, election: FileElection, leader: SqliteLeaderRegister, silence_s: float) -> None:
         self._file: Final = file
         self.leader_timeout_s: Final = silence_s
+        self.standstill_limit_s: Final = None  # `silent_leader_watch`
         self.election: Final = election
         self.leader: Final = leader
         self.blobs: Final = None
@@ -70,12 +71,14 @@ async def embedded_ha(
     heartbeat_s: float = 1.0,
     silence_s: float = 10.0,
     leader_answers: LeaderCheck = never_answers,
+    is_blocked: ProcessCheck = lambda _: False,
     vacuum_s: float = VACUUM_PERIOD_S,
 ) -> AsyncGenerator[EmbeddedHaServices]:
     """Open the state directory, creating it if it does not exist; on exit all writes are durable and it is closed.
 
     A standby polls every `poll_s` whether it can lead, and kills a leader whose heartbeat has not changed for
-    `silence_s` if `silent_leader_watch` proves that it is frozen, where the system can do that safely. Raises Refused,
+    `silence_s` if `silent_leader_watch` proves that it is frozen, where the system can do that safely; `is_blocked`
+    says of a process whether its work on one job does not end. Raises Refused,
     with the reason, for a store that this version must not touch; Unavailable for one that cannot be opened now.
     """
     path = state_dir / STORE_FILE
@@ -106,6 +109,7 @@ async def embedded_ha(
                     heartbeat=partial(_heartbeat, file),
                     leader=register.current,
                     answers=leader_answers,
+                    is_blocked=is_blocked,
                 ),
                 chores=lambda token: return_free_pages(file, token, vacuum_s),
             )

@@ -11,6 +11,8 @@ the next standby would kill it in turn. So a silent leader is killed only if
 - this process could do better: it has just committed a transaction to the store. Where the silent leader itself holds
   the write lock, which no transaction can pass, a file in the same directory was written and flushed instead;
 - it is not computing in its recovery, which this process would have to do as well. That is its CPU time, from /proc.
+  A leader that stands still in its work on one job has recorded that: its successors count such leaders, and the third
+  one does without the job.
 
 What is found instead is logged once, and again as a reminder; the leader is judged again until it writes a heartbeat.
 """
@@ -21,7 +23,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import structlog
 
@@ -36,6 +38,9 @@ from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.failures.repeated_failures import RepeatedFailure
 
 log = structlog.get_logger(__name__)
+
+#: Says of a process of this machine, by its pid, whether something is the case. May read files; raises OSError.
+ProcessCheck: TypeAlias = Callable[[int], bool]
 
 #: How long a leader may take to answer one call, at most. There are several before a verdict.
 _ANSWER_S: Final = 1.0
@@ -61,6 +66,7 @@ class SilentLeaderWatch:
         heartbeat: Callable[[], Awaitable[HeartbeatRow | None]],
         leader: Callable[[], Awaitable[LeaderInfo | None]],
         answers: LeaderCheck,
+        is_blocked: ProcessCheck = lambda _: False,
     ) -> None:
         self._store: Final = store
         self._lock: Final = lock
@@ -70,6 +76,7 @@ class SilentLeaderWatch:
         self._heartbeat: Final = heartbeat
         self._leader: Final = leader
         self._answers: Final = answers
+        self._is_blocked: Final = is_blocked
         self._answer_s: Final = min(_ANSWER_S, silence_s / 4)
         self._spared: Final = RepeatedFailure()
         self._cpu: tuple[int, float, float] | None = None  # pid, its CPU time and the clock at the last poll
@@ -89,7 +96,7 @@ class SilentLeaderWatch:
                 if silence.silent_s == 0.0:
                     self._spared.ended()
                 continue
-            sign = await self._sign_of_life()
+            sign = await self._sign_of_life(row.pid)
             if sign is not None:
                 self._spare(row, sign)
                 silence.restart()
@@ -105,7 +112,7 @@ class SilentLeaderWatch:
                 self._spare(silence.row, f"this JobManager cannot read its heartbeat: {error.public}")
             return None
 
-    async def _sign_of_life(self) -> str | None:
+    async def _sign_of_life(self, pid: int) -> str | None:
         """Return how the silent leader shows that it is not frozen; None if it does not."""
         try:
             leader = await self._leader()
@@ -118,9 +125,16 @@ class SilentLeaderWatch:
                         return "it answers calls"
             except TimeoutError:
                 pass
-        if (leader is None or not leader.confirmed) and self._computing:
+        if (leader is None or not leader.confirmed) and self._computing and not await self._stands_still(pid):
             return "it is recovering jobs"
         return None
+
+    async def _stands_still(self, pid: int) -> bool:
+        """Return whether the process has recorded that its work on one job does not end."""
+        try:
+            return await asyncio.to_thread(self._is_blocked, pid)
+        except OSError:
+            return False
 
     def _measure(self, pid: int) -> None:
         """Find out whether the process has used the CPU since the last poll."""

@@ -47,6 +47,7 @@ class ZooKeeperBackend:
         clock_ms: Callable[[], int],  # noqa: ARG002 (no clock of one host decides)
         boot_time_s: Callable[[], float],
         leader_answers: LeaderCheck,  # noqa: ARG002 (the session decides)
+        is_blocked: Callable[[int], bool],  # noqa: ARG002 (likewise)
     ) -> AsyncGenerator[HaServices]:
         """Connect to the ensemble as a JobManager."""
         _require(configuration, HA_QUORUM, HA_STORAGE_DIR)
@@ -89,7 +90,7 @@ class ZooKeeperBackend:
         ):
             yield finder
 
-    def leader_url(self, configuration: Configuration, *, wait_s: float) -> str | None:
+    def leader_url(self, configuration: Configuration, *, wait_s: float, former: str = "") -> str | None:
         """Ask the ensemble for the leader, without an event loop."""
         _require(configuration, HA_QUORUM)
         from flintlock.ha.zookeeper.leader import serving_leader
@@ -100,6 +101,7 @@ class ZooKeeperBackend:
             Tree(configuration.get(HA_ROOT), _cluster_id(configuration)),
             connect_s=min(configuration.get(HA_CONNECTION_TIMEOUT), _CLIENT_CONNECT_S),
             wait_s=wait_s,
+            former=former,
             security=zookeeper_security(configuration),
         )
         return None if leader is None else leader.rest

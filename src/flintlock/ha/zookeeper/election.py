@@ -12,8 +12,8 @@ the answer to every other write does. Giving leadership up removes the latch, so
 Rejected: reading latch and epoch instead. A server that is cut off answers reads from its own memory. Rejected: `sync`,
 which a leading server that was replaced without its knowledge answers too.
 
-A process that has led contends with a new latch, behind the others. A candidate that does not reach the storage
-directory lets others lead that do, and so does a leader (`storage_health`).
+A process that has led contends with a new latch, behind the others. A candidate that cannot write to the storage
+directory lets others lead that can, and so does a leader (`storage_health`).
 """
 
 from __future__ import annotations
@@ -135,6 +135,8 @@ class LatchElection:
                 await self._remove_leftover(candidate)
                 data = b"" if self._storage is None else self._storage.latch_data
                 latch = self._waiting = await self._link.create_sequential(f"{self._paths.latches}/{candidate}-", data)
+                if self._storage is not None and self._storage.latch_data != data:  # it has changed meanwhile
+                    self._publish_storage()
                 name = latch.rsplit("/", 1)[-1]
                 while await self._is_first(name):
                     if self._resigned or not await self._may_lead(latch):
@@ -175,15 +177,17 @@ class LatchElection:
                 await changed.wait()
 
     async def _may_lead(self, latch: str) -> bool:
-        """Wait until this process reaches the storage directory; False once another candidate reaches it sooner."""
-        while self._storage is not None and not self._storage.reached:
+        """Wait until this process reaches the storage directory; False once another candidate can do more with it."""
+        while self._storage is not None and not self._storage.ready:
             if await self._another_is_ready(latch):
                 return False
+            if self._storage.reached:  # no candidate writes: work continues under a leader that reads
+                return True
             await self._wait_for_storage()
         return True
 
     async def _another_is_ready(self, latch: str) -> bool:
-        """Return whether another candidate says that it reaches the storage directory. Raises Unavailable."""
+        """Return whether another candidate says that it writes to the storage directory. Raises Unavailable."""
         paths = [f"{self._paths.latches}/{name}" for name in await self._link.children(self._paths.latches)]
         nodes = await unless_cancelled(asyncio.gather(*(self._link.get(path) for path in paths if path != latch)))
         return any(node is not None and node.data == READY for node in nodes)
@@ -196,17 +200,17 @@ class LatchElection:
                 await changed.wait()
 
     def _publish_storage(self) -> None:
-        """Have the latch of a waiting candidate say whether it reaches the storage directory."""
+        """Have the latch of a waiting candidate say whether it writes to the storage directory."""
         if self._waiting is not None and self._storage is not None:
             self._link.transact_soon([SetData(self._waiting, self._storage.latch_data, -1)])
 
     async def _watch_storage(self, term: _Term) -> None:
-        """End the term when this process has not reached the storage directory for a while, and another does."""
+        """End the term when this process has not written to the storage directory for a while, and another can."""
         while self._storage is not None:
             if self._storage.failing_s() >= STEP_DOWN_S:
                 with suppress(Unavailable):
                     if await self._another_is_ready(term.latch):
-                        term.end("it does not reach high-availability.storageDir, and another JobManager does")
+                        term.end("it cannot write to high-availability.storageDir, and another JobManager can")
                         return
             await asyncio.sleep(_STORAGE_POLL_S)
 

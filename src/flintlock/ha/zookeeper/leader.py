@@ -102,9 +102,12 @@ def serving_leader(
     *,
     connect_s: float,
     wait_s: float,
+    former: str = "",
     security: ZooKeeperSecurity = UNPROTECTED,
 ) -> LeaderInfo | None:
     """Return the leader that is ready to serve, without an event loop; None if after `wait_s` there is none.
+
+    One at the REST address `former` is returned only then: it may have died.
 
     Raises Unavailable if the ensemble cannot be reached within `connect_s`, Refused for a quorum that cannot be parsed.
     """
@@ -114,10 +117,9 @@ def serving_leader(
             data, leader = read(paths.leader), None
             with suppress(Corrupt):
                 leader = None if data is None else LEADER_INFO.decode(data, "the leader")
-            if leader is not None and leader.confirmed:
-                return leader
-            if time.monotonic() >= deadline_s:
-                return None
+            serving = leader if leader is not None and leader.confirmed else None
+            if (serving is not None and serving.rest != former) or time.monotonic() >= deadline_s:
+                return serving
             time.sleep(_RETRY_S)  # noqa: TID251  # for clients, which have no event loop
 
 

@@ -44,6 +44,11 @@ class ZooKeeperHaServices:
         return self._storage.link.timeout_s
 
     @property
+    def standstill_limit_s(self) -> float:
+        """The same: the threads of ZooKeeper's client keep the session alive, whatever the loop does."""
+        return self.leader_timeout_s
+
+    @property
     def link(self) -> ZooKeeperLink:
         """The connection."""
         return self._storage.link
@@ -98,7 +103,7 @@ async def zookeeper_ha(
         with suppress(Corrupt):  # its election reports it; Incompatible: the cluster has been led by a newer version
             await read_epoch(link, paths)
         await _open_storage(link, paths, files)
-        health = StorageHealth(files.check_directory)
+        health = StorageHealth(files.check_readable, files.check_writable)
         election = LatchElection(
             link=link,
             paths=paths,

@@ -56,7 +56,7 @@ def dependency_problems(graph: JobGraph) -> Iterator[Problem]:
     dependency = driver_dependency(graph.artifacts, graph.packages, graph.config)
     if dependency is not None and graph.engine is EngineKind.SHARED:
         message = (
-            f"the shared engine runs already and cannot be given {dependency} for one job: choose the engine"
+            f"the shared engine is already running and cannot be given {dependency} for one job: choose the engine"
             f" 'dedicated', or set {JARS} or {PACKAGES} for the whole cluster"
         )
         yield Problem(field="engine", message=message)

@@ -12,13 +12,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from types import UnionType
-from typing import Any, Final, TypeAlias, Union, cast, get_args, get_origin
+from typing import Any, TypeAlias, Union, cast, get_args, get_origin
 
 import msgspec
 from msgspec import Struct, structs
 
 from flintlock.model.checking.problems import abbreviated
 from flintlock.model.checking.suggestions import Suggestions
+from flintlock.model.checking.type_words import is_type, type_words, words_of
 
 DocumentProblem: TypeAlias = tuple[tuple[str, ...], str]
 """The keys that lead to it, and what is wrong there."""
@@ -33,7 +34,7 @@ def document_problems(
     """
     suggestions = suggestions or Suggestions()
     if not isinstance(document, Mapping):
-        yield (path, f"must be a mapping, not {_named(document)}")
+        yield (path, f"must be a mapping, not {words_of(document)}")
         return
     known = {field.encode_name: field for field in structs.fields(kind)}
     given = cast("Mapping[object, object]", document)
@@ -58,7 +59,7 @@ def _problems(kind: Any, value: object, path: tuple[str, ...], suggestions: Sugg
                 if isinstance(key, str):
                     yield from _problems(of[1], item, (*path, key), suggestions)
                 else:
-                    yield ((*path, str(key)), f"a key must be text, not {_named(key)}")
+                    yield ((*path, str(key)), f"a key must be text, not {words_of(key)}")
             return
         if isinstance(value, list | tuple) and get_origin(choice) is tuple:
             for index, item in enumerate(cast("Sequence[object]", value)):
@@ -96,21 +97,13 @@ def _is(choice: Any, base: type) -> bool:
     return isinstance(choice, type) and issubclass(choice, base)
 
 
-#: msgspec's names of types, and those that users of YAML and Python know. `null` is left out: so can the key be.
-_TYPE_NAMES: Final = {"array": "list", "object": "mapping", "str": "text", " | null": "", "Expected": "expected"}
-
-
 def _plain(text: str) -> str:
-    """Remove msgspec's own path from its message: the problem has a better one."""
-    text = re.sub(r" - at `.*`$", "", text).replace("`", "'")
-    return re.sub("|".join(map(re.escape, _TYPE_NAMES)), lambda match: _TYPE_NAMES[match[0]], text)
+    """Put msgspec's message into the words of users, without its own path: the problem has a better one."""
+    text = re.sub(r" - at `.*`$", "", text).replace("Expected", "expected")
+    return re.sub(r"`([^`]*)`", _words, text.replace(", got `float`", ", got a decimal number"))
 
 
-def _named(value: object) -> str:
-    match value:
-        case None:
-            return "nothing"
-        case str():
-            return "text"
-        case _:
-            return type(value).__name__
+def _words(quoted: re.Match[str]) -> str:
+    """Return the words for a type, or a choice of types; what is none keeps its quotes."""
+    names = quoted[1].split(" | ")
+    return type_words(names) if all(map(is_type, names)) else f"'{quoted[1]}'"

@@ -28,8 +28,8 @@ from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import MAX_PARALLELISM, EngineKind, Exchange, JobGraph, JobVertex
 from flintlock.model.operations import Sink, Source, Sql
 from flintlock.model.operations.kind import is_file_format, is_relative
+from flintlock.model.operations.sql_tokens import COMMENT, QUOTED, UNCLOSED
 from flintlock.model.regions import regions_of, shared_steps, topological, values_of_region
-from flintlock.model.sql_tokens import COMMENT, QUOTED, UNCLOSED
 
 VIEW_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 LABEL_KEY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")

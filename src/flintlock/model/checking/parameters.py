@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 
 from flintlock.model.checking.problems import Problem, abbreviated
 from flintlock.model.checking.suggestions import did_you_mean
+from flintlock.model.checking.type_words import words_of
 from flintlock.model.jobgraph import Scalar
 
 
@@ -28,7 +29,7 @@ def changed_parameters(
             changed[name] = typed(value, params[name])
         except ValueError:
             shown = "" if name in secret else f", not {abbreviated(str(value))!r}"
-            message = f"{name!r} must be of type {type(params[name]).__name__}{shown}"
+            message = f"{name!r} must be {words_of(params[name])}{shown}"
             problems.append(Problem(field="params", message=message))
     return changed
 

@@ -30,13 +30,18 @@ class Function(StepOperation, frozen=True, kw_only=True, tag="function"):
         yield from function_problems(self.kind, self.reference, self.pickle, artifacts)
 
 
+def is_reference(text: str) -> bool:
+    """Return whether a text names something in a module, as `package.module:name`."""
+    return _REFERENCE.fullmatch(text) is not None
+
+
 def function_problems(
     kind: str, reference: str | None, pickle: str | None, artifacts: Collection[str]
 ) -> Iterator[Problem]:
     """Yield what keeps a function from being found, that of a step of this kind."""
     if (reference is None) == (pickle is None):
         yield Problem(field=kind, message="needs either 'module:name' or a pickled function")
-    elif reference is not None and not _REFERENCE.fullmatch(reference):
+    elif reference is not None and not is_reference(reference):
         yield Problem(field=kind, message=f"{reference!r} does not have the form 'package.module:name'")
     elif pickle is not None and pickle not in artifacts:
         yield Problem(field=kind, message=f"the pickled function {pickle!r} is not among the artifacts")

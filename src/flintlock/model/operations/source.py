@@ -8,6 +8,7 @@ from typing import ClassVar
 from msgspec import field
 
 from flintlock.model.checking.problems import Problem
+from flintlock.model.operations.function import is_reference
 from flintlock.model.operations.kind import (
     ConfigValue,
     Fill,
@@ -21,7 +22,10 @@ from flintlock.model.operations.kind import (
 
 
 class Source(StepOperation, frozen=True, kw_only=True, tag="source"):
-    """Read a table, or files or anything else that Spark has a format for."""
+    """Read a table, or files or anything else that Spark has a format for.
+
+    A format with a colon, `package.module:Class`, is a data source in Python, of the job's own files.
+    """
 
     kind: ClassVar[str] = "source"
     label: ClassVar[str | None] = "Source"
@@ -52,6 +56,9 @@ class Source(StepOperation, frozen=True, kw_only=True, tag="source"):
             yield Problem(field="source", message="needs a format (with a path, where it has one) or a table")
         elif is_file_format(self.format) and not self.paths and "path" not in self.options:
             yield Problem(field="source", message=f"the format {self.format!r} needs a path")
+        if self.format is not None and ":" in self.format and not is_reference(self.format):
+            message = f"{self.format!r} does not have the form 'package.module:Class' of a data source in Python"
+            yield Problem(field="source", message=message)
         yield from empty_texts("source", format=(self.format,), table=(self.table,), path=self.paths)
         if self.table is not None and self.schema is not None:
             yield Problem(field="source", message="a table has its own schema")

@@ -29,7 +29,9 @@ class BatchFigures(Struct, frozen=True, kw_only=True):
     duration_ms: int
     input_rows: int = 0
     state_rows: int = 0
-    state_bytes: int = 0
+    state_bytes: int = 0  # memory
+    file_bytes: int = 0  # of the state's files; 0: its store does not say
+    written_bytes: int = 0  # of them, what the batch has written; likewise
     offsets: tuple[str, ...] = ()  # where each source ends, as Spark writes it; of the latest batch only
     watermark: str = ""
 
@@ -57,6 +59,7 @@ class QueryProgress(Struct, frozen=True, kw_only=True):
     started_ms: int = 0
     batches: tuple[BatchFigures, ...] = ()  # the latest, oldest first
     rescaled: StateRescaled | None = None  # by the operation that the attempt was started for
+    gone_on: bool = False  # a batch after `restored` is committed, or in the sink; said when the attempt has failed
 
 
 def brief_progress(progress: QueryProgress) -> QueryProgress:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
+
+from flintlock.model.times import elapsed_ms
 
 MAX_QUERIES: Final = 50
 """The queries of one task that are reported: the latest ones."""
@@ -22,6 +24,9 @@ MAX_TEXT: Final = 300
 
 FALLS_BEHIND_MS: Final = 60_000
 """A query that has been behind for so long, without a break, is marked."""
+
+REPORT_MS: Final = 10_000
+"""How often a query that is behind says that its batch still runs."""
 
 _INTERVAL: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(milli|ms|sec|s|min|hour|h|day|d)\w*", re.IGNORECASE)
 _UNIT_MS: Final = {
@@ -70,6 +75,8 @@ class QueryFigures(Struct, frozen=True, kw_only=True):
     sources: tuple[SourceFigures, ...] = ()
     operators: tuple[OperatorFigures, ...] = ()
     behind_since_ms: int = 0  # the start of the first batch since which it falls behind; 0: it does not
+    running_since_ms: int = 0  # since when its runner has seen a batch run that is not committed yet; 0: none runs
+    running_ms: int = 0  # for how long that batch had been running, when the runner said so last
 
     @property
     def state_rows(self) -> int:
@@ -94,8 +101,11 @@ class QueryFigures(Struct, frozen=True, kw_only=True):
 
     @property
     def behind_ms(self) -> int:
-        """For how long it has been falling behind, up to the end of its latest batch."""
-        return self.started_ms + self.duration_ms - self.behind_since_ms if self.behind_since_ms else 0
+        """For how long it has been falling behind, up to the end of its latest batch, or as far as the next one ran."""
+        if not self.behind_since_ms:
+            return 0
+        ended_ms = self.started_ms + self.duration_ms
+        return elapsed_ms(self.behind_since_ms, max(ended_ms, self.running_since_ms + self.running_ms))
 
     @property
     def falls_behind(self) -> bool:
@@ -115,6 +125,29 @@ def since_behind(earlier: QueryFigures | None, latest: QueryFigures) -> int:
     if not late and not growing:
         return 0
     return (earlier.behind_since_ms if earlier is not None else 0) or latest.started_ms
+
+
+def with_running(known: QueryFigures, since_ms: int, running_ms: int) -> QueryFigures:
+    """Return the figures of a query a batch of which runs, since then and for so long; `since_ms` 0: none runs.
+
+    A batch that runs for longer than the interval of its trigger is behind, before it ends. The result is the same
+    object if it is not worth a message: of a query that is not behind, only when a batch begins to run, and ends.
+    """
+    late = bool(since_ms) and 0 < known.interval_ms < running_ms
+    behind_since_ms = known.behind_since_ms or (since_ms if late else 0)
+    same = (since_ms, behind_since_ms) == (known.running_since_ms, known.behind_since_ms)
+    if same and (not since_ms or not behind_since_ms or running_ms < known.running_ms + REPORT_MS):
+        return known
+    return structs.replace(
+        known, running_since_ms=since_ms, running_ms=running_ms if since_ms else 0, behind_since_ms=behind_since_ms
+    )
+
+
+def without_data(known: QueryFigures) -> QueryFigures:
+    """Return the figures of a query that has processed all that its sources have: it is not behind any more."""
+    if not known.running_since_ms and not known.behind_since_ms:
+        return known
+    return structs.replace(known, running_since_ms=0, running_ms=0, behind_since_ms=0)
 
 
 def interval_ms(text: str) -> int:

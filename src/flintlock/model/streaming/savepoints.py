@@ -12,7 +12,7 @@ Pure: listing, reading and copying is done by the caller.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -33,8 +33,10 @@ QUERIES: Final = "queries"
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _MAX_PROBLEMS: Final = 10
 _STATE_VERSION: Final = re.compile(
-    r"(?P<at>state/\d+/\d+(?:/[^/]+)?)/(?P<version>\d+)(?:_[0-9a-f-]+)?\.(?P<kind>zip|snapshot|changelog|delta)"
+    r"(?P<at>state/\d+/\d+(?:/[^/]+)?)/(?P<version>\d+)(?:_(?P<id>[0-9a-f-]+))?\.(?P<kind>zip|snapshot|changelog|delta)"
 )
+_SNAPSHOTS: Final = frozenset({"zip", "snapshot"})
+_STATE_ID: Final = re.compile(r'"([0-9a-f]+(?:-[0-9a-f]+)+)"')
 
 
 class SavepointFile(Struct, frozen=True, kw_only=True):
@@ -42,7 +44,7 @@ class SavepointFile(Struct, frozen=True, kw_only=True):
 
     path: str
     size: int
-    sha256: str
+    sha256: str  # empty for the files of a kept checkpoint: Spark records no hashes
 
 
 class SavedQuery(Struct, frozen=True, kw_only=True):
@@ -57,6 +59,7 @@ class SavedQuery(Struct, frozen=True, kw_only=True):
     offsets: tuple[str, ...] = ()  # of each source after the batch, as Spark writes them
     partitions: int = 0  # of its state; 0: it has none
     sources: tuple[str, ...] = ()  # the streaming steps that it reads
+    begun: int | None = None  # the batch after it, if it was begun, and is to be repeated as it was planned
     clean_source: bool = False  # a source removes or moves what it has read: no earlier point can be restored
 
 
@@ -68,6 +71,7 @@ class SavepointManifest(Struct, frozen=True, kw_only=True):
     job_name: str
     created_ms: int
     spark: str  # its version
+    cuts: int = 0  # how many points in time it has: as many as queries, each of which is consistent in itself
     queries: tuple[SavedQuery, ...]
     files: tuple[SavepointFile, ...]
 
@@ -176,10 +180,10 @@ def restore_problems(
                 " streaming sources of a query cannot change. Give it another uid to start it from the beginning"
             )
         at = sinks.get(uid)
-        if at is not None and at > saved.batch:
+        if at is not None and at > (saved.batch if saved.begun is None else saved.begun):
             problems.append(
                 f"{uid}: the files of step {str(vertex.name)!r} have batch {at}, and the savepoint ends at batch"
-                f" {saved.batch}: Spark would skip the batches in between without a word. Choose another path, or have"
+                f" {saved.batch}: Spark would skip the batches in between silently. Choose another path, or have"
                 " what is later moved out of it (--rewind-sinks)"
             )
         elif at is not None and at < saved.batch:
@@ -203,48 +207,53 @@ def streaming_sources(graph: JobGraph, vertex: JobVertex) -> tuple[str, ...]:
     return tuple(sorted(step.name for step in steps if isinstance(step.operation, Source) and step.operation.stream))
 
 
-def files_of_batch(names: Collection[str], batch: int) -> tuple[str, ...]:
+def files_of_batch(names: Collection[str], batch: int, commit: Callable[[int], str] = lambda _: "") -> tuple[str, ...]:
     """Return the files of a checkpoint directory that a restart after a committed batch needs, of all that are there.
 
-    `names` are relative to it. Raises FileGone if one is missing. Of RocksDB's SST files, which only a snapshot names,
-    all are taken: those that are too many cost space, not correctness.
+    `names` are relative to it; `commit` returns the entry of a batch in `commits`, "" if there is none. Raises FileGone
+    if a file is missing. Of RocksDB's SST files, which only a snapshot names, all are taken: those that are too many
+    cost space, not correctness.
     """
     there = frozenset(names)
     needed = ["metadata", f"offsets/{batch}", f"commits/{batch}"]
     # The batch before it: Spark reads it when it starts, if it has not been purged.
     needed += [name for name in (f"offsets/{batch - 1}", f"commits/{batch - 1}") if name in there]
     needed += sorted(name for name in there if name.startswith("sources/") and not _is_temporary(name))
-    stores: dict[str, dict[int, dict[str, list[str]]]] = {}
+    stores: dict[str, dict[int, list[re.Match[str]]]] = {}
     for name in sorted(there):
         match = _STATE_VERSION.fullmatch(name)
         if match is not None:
-            version = stores.setdefault(match["at"], {}).setdefault(int(match["version"]), {})
-            version.setdefault(match["kind"], []).append(name)
+            stores.setdefault(match["at"], {}).setdefault(int(match["version"]), []).append(match)
         elif name.startswith("state/") and not _is_temporary(name):
             needed.append(name)  # schemas, `_metadata`, SST files: they have no version, or are named by a snapshot
     for versions in stores.values():
-        needed += _state_files(versions, batch + 1)
+        needed += _state_files(versions, batch + 1, lambda number: frozenset(_STATE_ID.findall(commit(number))))
     gone = [name for name in needed if name not in there]
     if gone:
         raise FileGone(gone[0])
     return tuple(dict.fromkeys(needed))
 
 
-def _state_files(versions: Mapping[int, Mapping[str, list[str]]], wanted: int) -> Iterator[str]:
+def _state_files(
+    versions: Mapping[int, Sequence[re.Match[str]]], wanted: int, ids: Callable[[int], Collection[str]]
+) -> Iterator[str]:
     """Yield a snapshot, at or before a version, and the changes up to it. Raises FileGone if there is no such chain.
 
-    Checkpoint format 2 has several files of one version if a batch was repeated; `commits` names the one that counts.
+    In checkpoint format 2 a version has several files if its batch was repeated, each with an id; `ids` returns those
+    that the commit of a batch names. The others are of states that were given up, and what they refer to may be gone.
+    Where the commit is gone, all are taken.
     """
     for version in range(wanted, -1, -1):
-        files = versions.get(version, {})
-        snapshot = files.get("zip") or files.get("snapshot")
-        if snapshot is not None:
-            yield from snapshot
-            return
-        change = files.get("changelog") or files.get("delta")
-        if change is None:
+        found = versions.get(version, ())
+        if not found:
             raise FileGone(f"state of version {version}")
-        yield from change
+        named = ids(version - 1)
+        files = [file for file in found if file["id"] in named] or found
+        snapshots = [file for file in files if file["kind"] in _SNAPSHOTS]
+        if snapshots:
+            yield from (file[0] for file in snapshots)
+            return
+        yield from (file[0] for file in files)
         if version == 1:
             return  # the first version has nothing before it
     raise FileGone(f"state of version {wanted}")

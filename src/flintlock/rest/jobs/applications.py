@@ -17,6 +17,7 @@ from flintlock.model.errors import NotFound
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import JobQuery, JobSnapshot, JobsQuery, JobSummary
 from flintlock.model.states import JobStatus
+from flintlock.model.times import elapsed_ms
 from flintlock.rest.cluster import handlers as cluster
 from flintlock.rest.jobs import handlers as job_handlers
 from flintlock.rest.jobs import translate
@@ -116,7 +117,7 @@ def _entry(main: JobSummary, name: str, jobs: tuple[JobSummary, ...], now_ms: in
         name=name,
         start_time=main.start_ms,
         end_time=end_ms,
-        duration=(now_ms if end_ms < 0 else end_ms) - main.start_ms,
+        duration=elapsed_ms(main.start_ms, now_ms if end_ms < 0 else end_ms),
         status=state,
         jobs=counts,
     )

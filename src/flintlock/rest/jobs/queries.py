@@ -7,6 +7,7 @@ from msgspec import structs
 
 from flintlock.api.queries import QueriesResponse, QueryInfo
 from flintlock.model.jobs import ExecutionInfo, JobQuery, JobSnapshot
+from flintlock.model.regions import Region
 from flintlock.rest.server.http import HttpResponse, RestCall, json_response
 
 
@@ -16,10 +17,15 @@ async def queries(call: RestCall) -> HttpResponse:
     return json_response(QueriesResponse(queries=queries_of(job), now=call.services.clock_ms()))
 
 
-def queries_of(job: JobSnapshot) -> tuple[QueryInfo, ...]:
-    """Return the queries of the latest attempt of each region; those of an attempt that has ended are not active."""
-    latest: dict[int, ExecutionInfo] = {execution.region: execution for execution in job.executions}
-    uids = {region.id: job.graph.vertex(region.outputs[0]).uid for region in job.regions if region.outputs}
+def queries_of(job: JobSnapshot, only: Region | None = None) -> tuple[QueryInfo, ...]:
+    """Return the queries of the latest attempt of each region; those of an attempt that has ended are not active.
+
+    `only`: of this region. Others are not converted.
+    """
+    regions = job.regions if only is None else (only,)
+    ids = {region.id for region in regions}
+    latest: dict[int, ExecutionInfo] = {each.region: each for each in job.executions if each.region in ids}
+    uids = {region.id: job.graph.vertex(region.outputs[0]).uid for region in regions if region.outputs}
     return tuple(
         structs.replace(
             msgspec.convert(figures, QueryInfo, from_attributes=True),
@@ -27,6 +33,7 @@ def queries_of(job: JobSnapshot) -> tuple[QueryInfo, ...]:
             region=execution.region,
             attempt=execution.attempt,
             active=figures.active and execution.state.on_a_task_manager,
+            running_since_ms=figures.running_since_ms if execution.state.on_a_task_manager else 0,
             falls_behind=figures.falls_behind and execution.state.on_a_task_manager,
         )
         for execution in latest.values()

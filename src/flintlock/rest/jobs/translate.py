@@ -43,7 +43,6 @@ _KINDS: Final[Mapping[type[OperationCommand], str]] = {
 
 def job_details(job: JobSnapshot, now_ms: int, application: JobId | None = None) -> shapes.JobDetails:
     """The body of /jobs/:jobid; `application` is the one it belongs to, if not its own."""
-    start_ms = job.timestamps.get(JobStatus.INITIALIZING, 0)
     vertices = [vertices_of.vertex(view) for view in vertices_of.vertex_views(job, now_ms)]
     counts = dict.fromkeys(map(str, ExecutionState), 0)
     for vertex in vertices:
@@ -56,9 +55,9 @@ def job_details(job: JobSnapshot, now_ms: int, application: JobId | None = None)
         state=job.status,
         job_type=job.graph.job_type,
         scheduler_type="Default",
-        start_time=start_ms,
+        start_time=job.start_ms,
         end_time=job.end_ms,
-        duration=(now_ms if job.end_ms < 0 else job.end_ms) - start_ms,
+        duration=job.duration_ms(now_ms),
         max_parallelism=-1,
         now=now_ms,
         timestamps={status: job.timestamps.get(status, 0) for status in JobStatus},
@@ -130,7 +129,7 @@ def execution_result(job: JobSnapshot) -> shapes.ExecutionResultResponse:
             id=job.graph.job_id,
             application_status=_APPLICATION_STATUS[job.status],
             accumulator_results={},
-            net_runtime=job.end_ms - job.timestamps.get(JobStatus.INITIALIZING, job.end_ms),
+            net_runtime=job.duration_ms(job.end_ms),
             failure_cause=None
             if failure is None
             else shapes.FailureCause(

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from flintlock.model.jobgraph import JobType
 from flintlock.model.jobs import JobSnapshot
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import TaskMetrics
+from flintlock.model.times import elapsed_ms
+from flintlock.rest.jobs.checkpoints import checkpoints_of
+from flintlock.rest.metrics.query_values import query_values
 from flintlock.rest.vertices.translate import SubtaskView, metrics_of
 
 #: Flink's names for "how long has the job been in this state", 0 while it is in another.
@@ -22,13 +26,33 @@ _TIMED: Final = {
 
 def job_values(job: JobSnapshot, now_ms: int) -> dict[str, float]:
     """Return Flink's metrics of a job, in milliseconds."""
-    in_state_ms = max(0, now_ms - job.timestamps.get(job.status, now_ms))
+    in_state_ms = elapsed_ms(job.timestamps.get(job.status, now_ms), now_ms)
     return {
         **{name: in_state_ms if job.status is status else 0 for name, status in _TIMED.items()},
         "numRestarts": restarts(job),
         "uptime": _uptime_ms(job, in_state_ms),
         "downtime": _downtime_ms(job, now_ms),
+        **(_checkpoint_values(job) if job.graph.job_type is JobType.STREAMING else {}),
     }
+
+
+def _checkpoint_values(job: JobSnapshot) -> dict[str, float]:
+    """Return Flink's metrics of checkpoints, of a streaming job: here they are the committed batches."""
+    found = checkpoints_of(job)
+    values: dict[str, float] = {
+        "totalNumberOfCheckpoints": found.counts.total,
+        "numberOfCompletedCheckpoints": found.counts.completed,
+        "numberOfInProgressCheckpoints": found.counts.in_progress,
+        "numberOfFailedCheckpoints": found.counts.failed,
+    }
+    if found.latest.completed is not None:
+        values["lastCompletedCheckpointId"] = found.latest.completed.id
+        values["lastCheckpointDuration"] = found.latest.completed.end_to_end_duration
+        values["lastCheckpointSize"] = found.latest.completed.checkpointed_size
+        values["lastCheckpointFullSize"] = found.latest.completed.state_size
+    if found.latest.restored is not None:
+        values["lastCheckpointRestoreTimestamp"] = found.latest.restored.restore_timestamp
+    return values
 
 
 def restarts(job: JobSnapshot) -> int:
@@ -39,7 +63,7 @@ def restarts(job: JobSnapshot) -> int:
 
 
 def vertex_values(view: SubtaskView) -> dict[str, float]:
-    """Return what is known of a step in one region: its own numbers where they are known, and those of the region."""
+    """Return what is known of a step in one region: its own numbers, those of the region and of its queries."""
     own = metrics_of(view)
     values: dict[str, float] = {}
     if own.read_records_complete:
@@ -57,6 +81,7 @@ def vertex_values(view: SubtaskView) -> dict[str, float]:
         "region.stagesTotal": region.stages_total,
         "region.tasksDone": region.tasks_done,
         "region.tasksTotal": region.tasks_total,
+        **query_values(view),
     }
 
 
@@ -75,4 +100,4 @@ def _downtime_ms(job: JobSnapshot, now_ms: int) -> int:
     if ran_ms is None or job.status is JobStatus.RUNNING:
         return 0
     since = [at for status, at in job.timestamps.items() if at >= ran_ms and status is not JobStatus.RUNNING]
-    return max(0, now_ms - min(since, default=ran_ms))
+    return elapsed_ms(min(since, default=ran_ms), now_ms)

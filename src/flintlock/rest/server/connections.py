@@ -103,6 +103,10 @@ class TimedHttpProtocol(HttpToolsProtocol):
         self._expects_head = True
         self._head_bytes = 0
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header without the white space around its value, which is no part of it; the parser leaves the end."""
+        super().on_header(name, value.strip(b" \t"))
+
     def on_headers_complete(self) -> None:
         """The head is complete."""
         self._stop_timer()

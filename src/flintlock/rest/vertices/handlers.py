@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flintlock.api import vertices as shapes
+from flintlock.api.cluster import Metric
 from flintlock.model.commands import DumpThreads, ThreadsDumped
 from flintlock.model.errors import Invalid, Unavailable
 from flintlock.model.ids import AttemptId
@@ -10,6 +11,7 @@ from flintlock.model.jobs import JobQuery
 from flintlock.rest.cluster import process
 from flintlock.rest.server.http import HttpResponse, RestCall, json_response, no_such
 from flintlock.rest.vertices import translate
+from flintlock.rest.vertices.watermarks import INPUT_WATERMARK, active_queries, input_watermark_ms
 
 
 async def details(call: RestCall) -> HttpResponse:
@@ -54,9 +56,11 @@ async def subtasks_accumulators(call: RestCall) -> HttpResponse:
 
 
 async def watermarks(call: RestCall) -> HttpResponse:
-    """The watermarks of a step: none."""
-    await view_of(call)
-    return json_response(())
+    """The watermark of each subtask of a step, as the latest batch of its query had it; none of sources."""
+    found = [(one.index, input_watermark_ms(one, active_queries(one))) for one in (await view_of(call)).subtasks]
+    return json_response(
+        [Metric(id=f"{index}.{INPUT_WATERMARK}", value=str(at)) for index, at in found if at is not None]
+    )
 
 
 async def job_accumulators(call: RestCall) -> HttpResponse:

@@ -26,6 +26,7 @@ from flintlock.model.jobs import ExecutionInfo, JobSnapshot
 from flintlock.model.regions import Region
 from flintlock.model.states import ExecutionState
 from flintlock.model.tasks import TaskMetrics
+from flintlock.model.times import elapsed_ms
 
 
 class SubtaskView(Struct, frozen=True, kw_only=True):
@@ -211,7 +212,7 @@ def _subtask_times(view: SubtaskView) -> made.SubtaskTimes:
     return made.SubtaskTimes(
         subtask=view.index,
         endpoint=_place(view)[0],
-        duration=-1 if begun_ms < 0 else ended_ms - begun_ms,
+        duration=-1 if begun_ms < 0 else elapsed_ms(begun_ms, ended_ms),
         timestamps={state: stamps.get(state, 0) for state in ExecutionState},
     )
 
@@ -259,7 +260,7 @@ def _times(subtasks: Sequence[SubtaskView], now_ms: int) -> tuple[int, int, int]
     start_ms = min(starts, default=-1)
     ends = [one.timestamps.get(one.state, -1) for one in attempts if one is not None and one.state.terminal]
     end_ms = max(ends) if ends and len(ends) == len(attempts) else -1
-    return start_ms, end_ms, -1 if start_ms < 0 else (now_ms if end_ms < 0 else end_ms) - start_ms
+    return start_ms, end_ms, -1 if start_ms < 0 else elapsed_ms(start_ms, now_ms if end_ms < 0 else end_ms)
 
 
 def _place(view: SubtaskView) -> tuple[str, str]:
@@ -292,7 +293,8 @@ def _durations(view: SubtaskView) -> dict[str, int]:
         left_ms = [
             at for other, at in stamps.items() if at > entered_ms or (at == entered_ms and other.comes_after(state))
         ]
-        durations[state] = (view.now_ms if state is view.state else min(left_ms, default=view.now_ms)) - entered_ms
+        until_ms = view.now_ms if state is view.state else min(left_ms, default=view.now_ms)
+        durations[state] = elapsed_ms(entered_ms, until_ms)
     return durations
 
 

@@ -10,13 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from flintlock.spark.engine.executors import executor_defaults, has_executors, is_local
+from flintlock.spark.engine.executors.demand import executor_defaults, has_executors, is_local
 from flintlock.spark.engine.jvm import spark_home
 from flintlock.spark.engine.messages import EngineSettings
 from flintlock.spark.engine.python.python_daemon import IDLE_VARIABLE, MEMORY_VARIABLE, MODULE
 from flintlock.spark.engine.python.worker_output import PIPES_VARIABLE
 
 CONNECT_PLUGIN: Final = "org.apache.spark.sql.connect.SparkConnectPlugin"
+#: Set by YARN in each container.
+CONTAINER_VARIABLE: Final = "CONTAINER_ID"
 _YARN_JARS: Final = frozenset({"spark.yarn.jars", "spark.yarn.archive"})
 ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
@@ -27,8 +29,7 @@ def engine_conf(settings: EngineSettings, ui_key: str = "") -> dict[str, str]:
     plugins = [name for name in settings.conf.get("spark.plugins", "").split(",") if name and name != CONNECT_PLUGIN]
     return {
         **_defaults(settings),
-        **port_defaults(master, settings.conf),
-        **executor_defaults(master, settings.conf, cores=settings.cores, lease_s=settings.lease_s),
+        **_driver_defaults(master, settings.conf, cores=settings.cores, lease_s=settings.lease_s),
         **_yarn_defaults(master, settings.conf),
         **_python_workers(settings, master),
         **_ui_defaults(master, ui_key),
@@ -38,6 +39,35 @@ def engine_conf(settings: EngineSettings, ui_key: str = "") -> dict[str, str]:
         "spark.plugins": ",".join([*plugins, CONNECT_PLUGIN]),
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",
+    }
+
+
+def dedicated_conf(
+    name: str, given: Mapping[str, str], *, cores: int, lease_s: float, cluster_master: str = ""
+) -> dict[str, str]:
+    """Return the Spark settings of a task's dedicated driver: those that were given, over the defaults.
+
+    `cluster_master`: the master that the cluster's own configuration names; where that is not YARN, nothing is known of
+    the nodes of a YARN that a job names.
+    """
+    master = given.get("spark.master", f"local[{cores}]")
+    return {
+        "spark.master": master,
+        "spark.app.name": name,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        **_driver_defaults(master, given, cores=cores, lease_s=lease_s),
+        **(_yarn_defaults(master, given) if cluster_master == master else {}),
+        **given,
+        **ui_protection(master, given),
+    }
+
+
+def _driver_defaults(master: str, given: Mapping[str, str], *, cores: int, lease_s: float) -> dict[str, str]:
+    """Return what every driver needs for where its executors are, shared or dedicated."""
+    return {
+        **port_defaults(master, given),
+        **executor_defaults(master, given, cores=cores, lease_s=lease_s),
     }
 
 
@@ -70,7 +100,7 @@ def _defaults(settings: EngineSettings) -> dict[str, str]:
 def _yarn_defaults(master: str, conf: Mapping[str, str]) -> dict[str, str]:
     """Have executors on YARN use Spark's jars at the path of this machine's, as they use its Python.
 
-    By default Spark would copy all of them to YARN's file system at each start of an engine.
+    By default Spark would copy all of them to YARN's file system at each start of a driver.
     """
     if master != "yarn" or _YARN_JARS & conf.keys():
         return {}
@@ -92,14 +122,16 @@ def worker_environment(settings: EngineSettings) -> dict[str, str]:
 def _python_workers(settings: EngineSettings, master: str) -> dict[str, str]:
     """Return the settings of Python workers: our daemon where they are children of this JVM, Spark's limit elsewhere.
 
-    Another Python than this process's may not have our daemon: it is used there only if there is a limit.
+    Another Python than this process's may not have our daemon, nor may the image of a pod: it is used there only if
+    there is a limit. Nodes of YARN have it if TaskManagers run in containers there; else just Python at the same path.
     """
     same_python = settings.python == sys.executable and not _OTHER_PYTHON & settings.conf.keys()
     if not has_executors(master):
         own = settings.worker_memory > 0 or (bool(settings.worker_output) and same_python)
         return {"spark.python.daemon.module": MODULE} if own else {}
     daemon = {"spark.python.daemon.module": MODULE, f"spark.executorEnv.{IDLE_VARIABLE}": _IDLE_S}
-    ending = daemon if same_python and master.startswith("spark://") else {}
+    there = master.startswith("spark://") or (master == "yarn" and CONTAINER_VARIABLE in settings.environment)
+    ending = daemon if same_python and there else {}
     if settings.worker_memory <= 0:
         return ending
     cores = int(settings.conf.get("spark.executor.cores", "1"))

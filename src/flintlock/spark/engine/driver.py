@@ -34,7 +34,7 @@ from py4j.protocol import Py4JJavaError
 from flintlock.model.errors import Refused
 from flintlock.model.tasks import TaskMetrics
 from flintlock.spark.engine.jvm import Gateway
-from flintlock.spark.engine.metrics import JavaObject, count, flush_events, items
+from flintlock.spark.engine.metrics import JavaObject, count, executor_count, flush_events, has_work, items
 from flintlock.spark.state_repartition import repartition_state
 
 #: How often a release checks whether the session's work has ended.
@@ -111,7 +111,7 @@ class EngineDriver:
 
     def executor_count(self) -> int:
         """Return how many executors the application has; none on a local master."""
-        return max(0, int(self.context.getExecutorMemoryStatus().size()) - 1)  # the driver is listed, too
+        return executor_count(self.context)
 
     def task_count(self) -> int:
         """Return how many tasks the executors run at the same time."""
@@ -128,7 +128,11 @@ class EngineDriver:
 
     def has_work(self) -> bool:
         """Return whether tasks wait or run."""
-        return any(True for _ in items(self.context.taskScheduler().rootPool().getSortedTaskSetQueue()))
+        return has_work(self.context)
+
+    def is_stopped(self) -> bool:
+        """Return whether the application has ended, although the JVM runs: nothing works in it any more."""
+        return bool(self.context.isStopped())
 
     def release(self, user_id: str, session_id: str | None, timeout_s: float) -> tuple[str, ...]:
         """End the user's session, or all sessions of the user; return what is still active at the timeout.

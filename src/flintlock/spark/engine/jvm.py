@@ -21,16 +21,17 @@ import shlex
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from threading import Event
 from typing import Final
 
 from msgspec import Struct
 
-from flintlock.host.logs.log_tail import read_tail
+from flintlock.host.logs.log_tail import read_tail, size_of
 from flintlock.host.processes.children import forget_child, record_child, spawn
 from flintlock.model.errors import Unavailable
-from flintlock.spark.engine.executors import has_executors
+from flintlock.spark.engine.executors.demand import has_executors
 from flintlock.spark.engine.java import Java, java_flags
 
 MIB: Final = 1 << 20
@@ -39,6 +40,11 @@ DEFAULT_HEAP_BYTES: Final = 1024 * MIB
 
 #: From this size on, the pauses of a stop-the-world collector would be noticed.
 LARGE_HEAP_BYTES: Final = 4096 * MIB
+
+#: Four times Java's default, as Spark's own tests have it: a plan or a lineage is walked by recursion, and with the
+#: default about 300 steps end in a StackOverflowError. Only what a thread uses of its stack takes memory.
+STACK_SIZE: Final = "-Xss4m"
+
 _COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC")
 
 #: How long a JVM may take until its gateway is open, including the download of packages.
@@ -63,6 +69,13 @@ CAPTURE_POLL_S: Final = 0.01
 #: How much of the end of a log is searched for the cause of death.
 LOG_TAIL_BYTES: Final = 64 * 1024
 LOG_TAIL_LINES: Final = 12
+
+#: What a JVM prints last that ends for want of memory (ExitOnOutOfMemoryError).
+_OUT_OF_MEMORY: Final = "Terminating due to java.lang.OutOfMemoryError"
+
+#: Where the report of a JVM that gives up begins; it continues while lines begin with its sign.
+_CRASH_SIGN: Final = "#"
+_CRASH: Final = re.compile(r"# (A fatal error has been detected by|There is insufficient memory for) the Java")
 
 #: What is logged: warnings, to stderr. ErrorUtils is silent because it logs, with its stack, every error that a Connect
 #: client receives anyway, ExecuteGrpcResponseSender because it warns of every operation that is cancelled, and
@@ -130,10 +143,13 @@ def spark_home() -> Path:
 class DriverJvm:
     """A running JVM. Made by `start_jvm`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], settings: JvmSettings, record: Path | None) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], settings: JvmSettings, record: Path | None, *, log_begin: int = 0
+    ) -> None:
         self.process: Final = process
         self._settings: Final = settings
         self._record: Final = record
+        self._log_begin: Final = log_begin  # how long the log was when the process started
 
     def gateway(self) -> Gateway:
         """Wait until the JVM accepts connections. Raises JvmDied with the cause if it ends instead."""
@@ -174,14 +190,14 @@ class DriverJvm:
             self.process.kill()
         self.wait()
 
-    def cause_of_death(self) -> str:
-        """Return why it ended, from exit code and log."""
+    def cause_of_death(self, *, served_jobs: bool = False) -> str:
+        """Return why it ended, from exit code and log; of a log that jobs have shared, only what is about the end."""
         settings = self._settings
         opened = settings.log_reader if settings.log_reader >= 0 else None
         code = self.process.wait()
         if settings.captured and settings.log_file:
             note_in_output(DRIVER_ENDED, Path(settings.log_file))
-        return cause_of_death(code, Path(settings.log_file), opened)
+        return cause_of_death(code, Path(settings.log_file), opened, log_begin=self._log_begin, served_jobs=served_jobs)
 
 
 def start_jvm(settings: JvmSettings) -> DriverJvm:
@@ -197,6 +213,7 @@ def start_jvm(settings: JvmSettings) -> DriverJvm:
     _write_private(scratch / "log4j2.properties", _LOGGING)
     _write_private(scratch / "spark.properties", java_properties(settings.conf))
     log = _open_log(settings)
+    log_begin = _log_size(settings)
     try:
         process = spawn(
             jvm_command(settings),
@@ -209,7 +226,7 @@ def start_jvm(settings: JvmSettings) -> DriverJvm:
     finally:
         os.close(log)
     record = record_child(Path(settings.run_dir), settings.name, process.pid) if settings.run_dir else None
-    return DriverJvm(process, settings, record)
+    return DriverJvm(process, settings, record, log_begin=log_begin)
 
 
 def jvm_command(settings: JvmSettings) -> tuple[str, ...]:
@@ -227,6 +244,7 @@ def jvm_command(settings: JvmSettings) -> tuple[str, ...]:
         *java_flags(java.major, has_vector_module=java.has_vector_module),
         f"-Xmx{conf.get('spark.driver.memory') or f'{settings.heap_bytes // MIB}m'}",
         *collector_flags(settings, wanted),
+        STACK_SIZE,
         "-XX:+ExitOnOutOfMemoryError",  # an engine that ran out of memory is restarted, not left half working
         f"-Djava.io.tmpdir={scratch / 'tmp'}",
         *(() if settings.working_dir else (f"-Duser.dir={NO_DIRECTORY}",)),
@@ -279,10 +297,21 @@ def java_properties(conf: Mapping[str, str]) -> str:
     return "".join(f"{escaped(key, KEY_SPECIAL)}={escaped(value, VALUE_SPECIAL)}\n" for key, value in conf.items())
 
 
-def cause_of_death(code: int, log_file: Path, opened: int | None = None) -> str:
-    """Return why a JVM with this exit code ended, with the last lines of its log, `opened` if it cannot be opened."""
-    lines = read_tail(log_file if opened is None else opened, LOG_TAIL_BYTES).splitlines()
+def cause_of_death(
+    code: int, log_file: Path, opened: int | None = None, *, log_begin: int = 0, served_jobs: bool = False
+) -> str:
+    """Return why a JVM with this exit code ended, with the last lines of its log, `opened` if it cannot be opened.
+
+    What was in the log before, `log_begin` bytes, belongs to an earlier JVM. The last lines of one that served jobs are
+    the output of those jobs, which other users must not see: only the report of a JVM that gave up is taken from them.
+    """
+    log = log_file if opened is None else opened
+    written = size_of(log_file) if opened is None else os.fstat(opened).st_size
+    own = written - log_begin if written >= log_begin else written  # a shorter log has been replaced
+    lines = read_tail(log, min(LOG_TAIL_BYTES, own)).splitlines()
     memory = next((line for line in reversed(lines) if "java.lang.OutOfMemoryError" in line), None)
+    if served_jobs:  # which may have printed it
+        memory = next((line for line in reversed(lines) if line.startswith(_OUT_OF_MEMORY)), None)
     if memory is not None and code in (1, 3, 52):  # ExitOnOutOfMemoryError; Spark's own code for it
         kind = memory.partition("java.lang.OutOfMemoryError")[2].lstrip(": ").strip()
         how = f"the JVM ran out of memory (java.lang.OutOfMemoryError{f': {kind}' if kind else ''})"
@@ -292,8 +321,20 @@ def cause_of_death(code: int, log_file: Path, opened: int | None = None) -> str:
         how = f"the JVM was killed by signal {-code}"
     else:
         how = f"the JVM ended with exit code {code}"
+    if served_jobs:
+        report = "\n".join(_crash_report(lines))
+        return f"{how}; its log is {log_file}" + (f", and says:\n{report}" if report else "")
     last = "\n".join(lines[-LOG_TAIL_LINES:]).strip()
     return f"{how}; the end of {log_file}:\n{last}" if last else how
+
+
+def _crash_report(lines: Sequence[str]) -> list[str]:
+    """Return the first lines of the last report in a log of a JVM that gave up."""
+    begins = [number for number, line in enumerate(lines) if _CRASH.match(line)]
+    if not begins:
+        return []
+    report = takewhile(lambda line: line.startswith(_CRASH_SIGN), lines[begins[-1] :])
+    return [text for line in report if (text := line.lstrip("# ").rstrip())][:LOG_TAIL_LINES]
 
 
 def note_in_output(note: str, log_file: Path, *, patience_s: float = CAPTURE_S) -> bool:
@@ -317,6 +358,13 @@ def _open_log(settings: JvmSettings) -> int:
     log_file = Path(settings.log_file)
     log_file.parent.mkdir(parents=True, exist_ok=True)
     return os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _log_size(settings: JvmSettings) -> int:
+    """Return how long the log is that the JVM appends to; 0 for that of a job, which is about the job as a whole."""
+    if settings.captured:
+        return 0
+    return os.fstat(settings.log_reader).st_size if settings.log_reader >= 0 else size_of(settings.log_file)
 
 
 def _gateway_file(settings: JvmSettings) -> Path:

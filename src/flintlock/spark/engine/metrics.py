@@ -1,4 +1,7 @@
-"""Metrics of Spark jobs, read from a driver's status store: Spark collects them anyway, and reading costs no query."""
+"""What a driver knows of its application: its executors, its work, and the metrics of its jobs.
+
+These are read from the status store: Spark collects them anyway, and reading costs no query.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,16 @@ def flush_events(context: JavaObject) -> None:
 def job_ids(context: JavaObject) -> tuple[int, ...]:
     """Return all jobs that the status store retains."""
     return tuple(int(job.jobId()) for job in items(context.statusStore().jobsList(None)))
+
+
+def executor_count(context: JavaObject) -> int:
+    """Return how many executors an application has; none on a local master."""
+    return max(0, int(context.getExecutorMemoryStatus().size()) - 1)  # the driver is listed, too
+
+
+def has_work(context: JavaObject) -> bool:
+    """Return whether tasks of an application wait or run."""
+    return any(True for _ in items(context.taskScheduler().rootPool().getSortedTaskSetQueue()))
 
 
 def count(context: JavaObject, jobs: Iterable[int]) -> TaskMetrics:

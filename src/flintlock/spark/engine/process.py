@@ -47,15 +47,19 @@ from flintlock.spark.engine.conf import (
     worker_environment,
 )
 from flintlock.spark.engine.driver import EngineDriver, JavaObject
-from flintlock.spark.engine.executors import (
+from flintlock.spark.engine.executors.demand import (
     STOPPED,
     ExecutorWatch,
-    ended_by_cluster,
+    first_executor_s,
     has_executors,
     is_dynamic,
     no_executor,
     not_shared,
+    stopped_application,
+    watch_patience_s,
 )
+from flintlock.spark.engine.executors.shared_paths import SharedPaths
+from flintlock.spark.engine.executors.shared_paths import not_shared as path_not_shared
 from flintlock.spark.engine.jvm import LOG_TAIL_BYTES, DriverJvm, JvmSettings, start_jvm
 from flintlock.spark.engine.messages import (
     TO_ENGINE,
@@ -89,8 +93,6 @@ from flintlock.spark.engine.publication.hadoop_files import FileFailure, HadoopF
 from flintlock.spark.engine.publication.hadoop_publication import publish
 from flintlock.spark.engine.python.python_workers import daemons, end_workers
 from flintlock.spark.engine.session_files import has_session_files, remove_session_files
-from flintlock.spark.engine.shared_paths import SharedPaths
-from flintlock.spark.engine.shared_paths import not_shared as path_not_shared
 from flintlock.spark.engine.warm_up import connect_session, warm_up
 from flintlock.spark.engine.web_ui import WebUi
 from flintlock.spark.framing import FrameDecoder, frame
@@ -112,9 +114,6 @@ NO_UI: Final = "Spark's UI of this engine is off (spark.ui.enabled), or behind a
 
 #: How often work of closed sessions is searched for.
 ORPHAN_INTERVAL_S: Final = 1.0
-
-#: Of the time that an engine may take to start, for its first executor.
-EXECUTORS_SHARE: Final = 0.5
 
 #: How long a JVM may take to write a class archive as it ends.
 RECORD_S: Final = 600.0
@@ -204,7 +203,7 @@ class EngineProcess:
     def _watch_jvm(self) -> None:
         self._jvm.wait()
         if not self._stopping.is_set():
-            self._die(self._jvm.cause_of_death())
+            self._die(self._jvm.cause_of_death(served_jobs=self._driver is not None))
 
     def _die(self, cause: str) -> None:
         # Spark's foreachBatch workers log the address that they call back, including the token; a cause reaches users.
@@ -257,7 +256,7 @@ class EngineProcess:
         if not has_executors(conf["spark.master"]):
             warm_up(driver, self._token, (Path(settings.scratch_dir).absolute() / "warm-up").as_uri())
             return None
-        patience_s = settings.start_timeout_s * EXECUTORS_SHARE
+        patience_s = first_executor_s(settings.start_timeout_s)
         if not is_dynamic(conf) and not driver.gets_executor(patience_s):
             raise Unavailable(no_executor(conf, patience_s))
         # The work directory is shared by all machines; the engine's own directories are not.
@@ -278,10 +277,16 @@ class EngineProcess:
         return shared
 
     def _supervise(self, driver: EngineDriver) -> None:
-        """Cancel work that is started for closed sessions, and notice lost executors, until the engine stops."""
-        watch = ExecutorWatch(self._conf, self._settings.lease_s) if has_executors(self._conf["spark.master"]) else None
+        """Cancel work that is started for closed sessions, until the engine stops.
+
+        An application that has ended, or has lost its executors, ends the engine.
+        """
+        settings, conf = self._settings, self._conf
+        patience_s = watch_patience_s(conf, lease_s=settings.lease_s, start_timeout_s=settings.start_timeout_s)
+        watch = ExecutorWatch(conf, patience_s) if has_executors(conf["spark.master"]) else None
         while not self._stopping.wait(ORPHAN_INTERVAL_S):
             try:
+                self._end_if_stopped(driver)
                 for name in driver.cancel_orphans():
                     note(f"{name} was started for a session that is closed: cancelled")
                 problem = (
@@ -291,12 +296,26 @@ class EngineProcess:
                         executors=driver.executor_count(), has_work=driver.has_work(), now_s=time.monotonic()
                     )
                 )
-            except Py4JError:
-                continue  # if the JVM has ended, the watching thread reports it
+            except (Py4JError, AttributeError):
+                # If the JVM has ended, the watching thread reports it. If the application ends just now, its scheduler
+                # is gone, for which Py4J returns None; the next round finds the application stopped.
+                continue
             if problem is not None:
-                self._stopping.set()
-                self._jvm.process.kill()
-                self._die(problem)
+                self._end(problem)
+
+    def _end_if_stopped(self, driver: EngineDriver) -> None:
+        """End this process if Spark has stopped the application: a cluster has ended it, or its scheduler has failed.
+
+        Raises Py4JError if the JVM has ended.
+        """
+        if driver.is_stopped() and not self._stopping.is_set():
+            self._end(stopped_application(self._conf["spark.master"], read_tail(self._log_reader, LOG_TAIL_BYTES)))
+
+    def _end(self, cause: str) -> None:
+        """End the JVM and this process, for a cause that the JVM does not know."""
+        self._stopping.set()
+        self._jvm.process.kill()
+        self._die(cause)
 
     def _report_failed_start(self, error: Exception) -> None:
         """Report why the engine cannot start, unless the JVM has ended: then the watching thread reports its cause."""
@@ -304,10 +323,12 @@ class EngineProcess:
             return
         self._stopping.set()
         cause = _describe(error)  # it may have to ask the JVM, so before that is killed
+        master = self._conf["spark.master"]
         if STOPPED in cause:
-            cause = ended_by_cluster(self._conf["spark.master"], read_tail(self._log_reader, LOG_TAIL_BYTES))
+            cause = stopped_application(master, read_tail(self._log_reader, LOG_TAIL_BYTES))
+        where = f" on {master}" if has_executors(master) and master not in cause else ""
         self._jvm.process.kill()
-        self._die(f"Spark cannot be started: {cause}")
+        self._die(f"Spark cannot be started{where}: {cause}")
 
     def _execute(self, command: EngineCommand) -> None:
         try:

@@ -17,7 +17,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import cloudpickle
 
@@ -25,6 +25,9 @@ from flintlock.model.jobgraph import Artifact, ArtifactKind, JobGraph
 from flintlock.model.operations import ForeachBatch, Function
 from flintlock.model.tasks import FailureKind
 from flintlock.spark.region.errors.failures import TaskError
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSource
 
 StepFunction = Callable[..., Any]
 UNPACKED: Final = ".unpacked"
@@ -109,13 +112,21 @@ class Artifacts:
             loaded: object = cloudpickle.loads(self.path(operation.pickle).read_bytes())
             return _callable(loaded, f"the pickle {operation.pickle!r}")
         reference = operation.reference or ""
-        module_name, _, attribute = reference.partition(":")
-        found: object = importlib.import_module(module_name)
-        for part in attribute.split("."):
-            if not hasattr(found, part):
-                raise TaskError(FailureKind.USER_CODE, f"{reference!r}: there is no {part!r} in {_name(found)}")
-            found = getattr(found, part)
-        return _callable(found, repr(reference))
+        return _callable(_imported(reference), repr(reference))
+
+    def data_source(self, reference: str) -> type[DataSource]:
+        """Return the class of a data source in Python, so that Spark's processes can use it without the job's modules.
+
+        Raises TaskError if it is none. Exceptions of user code pass through unchanged.
+        """
+        from pyspark.sql.datasource import DataSource
+
+        found = _imported(reference)
+        if not isinstance(found, type) or not issubclass(found, DataSource):
+            message = f"{reference!r} is no subclass of pyspark.sql.datasource.DataSource"
+            raise TaskError(FailureKind.USER_CODE, message)
+        self._pickle_own_modules()
+        return found
 
     def batch_function(self, operation: ForeachBatch) -> StepFunction:
         """Return the function of a foreachBatch, so that it also works in the process in which Connect runs it.
@@ -123,12 +134,8 @@ class Artifacts:
         That process is on this machine and gets no artifacts of the session (as workers of UDFs do): the job's own
         modules, as far as they are imported, are pickled with the function, and the others are found on sys.path.
         """
-        from pyspark import cloudpickle as connect_pickle
-
         function, search = self.function(operation), self._search
-        for module in tuple(sys.modules.values()):
-            if self._is_own(module):
-                connect_pickle.register_pickle_by_value(module)
+        self._pickle_own_modules()
 
         def call(batch: Any, batch_id: int) -> None:
             import sys
@@ -137,6 +144,14 @@ class Artifacts:
             function(batch, batch_id)
 
         return call
+
+    def _pickle_own_modules(self) -> None:
+        """Have PySpark pickle the job's own modules with what refers to them, as far as they are imported."""
+        from pyspark import cloudpickle as connect_pickle
+
+        for module in tuple(sys.modules.values()):
+            if self._is_own(module):
+                connect_pickle.register_pickle_by_value(module)
 
     def _is_own(self, module: object) -> bool:
         file: object = getattr(module, "__file__", None)
@@ -180,6 +195,17 @@ def _relative(name: str) -> PurePosixPath:
     if not inside:
         raise TaskError(FailureKind.MISSING_ARTIFACT, f"{name!r} is not a name for a file")
     return PurePosixPath(*inside)
+
+
+def _imported(reference: str) -> object:
+    """Return what a `package.module:name` names. Raises TaskError if the module does not have it."""
+    module_name, _, attribute = reference.partition(":")
+    found: object = importlib.import_module(module_name)
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise TaskError(FailureKind.USER_CODE, f"{reference!r}: there is no {part!r} in {_name(found)}")
+        found = getattr(found, part)
+    return found
 
 
 def _callable(found: object, where: str) -> StepFunction:

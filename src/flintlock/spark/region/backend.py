@@ -243,6 +243,11 @@ class ClassicBackend:
         self._counted.update(new)
         return count(driver, new)
 
+    @property
+    def counted(self) -> frozenset[int]:
+        """The Spark jobs that `take_write_metrics` has counted."""
+        return frozenset(self._counted)
+
     def interrupt(self) -> None:
         """Cancel every job."""
         self._session.sparkContext.cancelAllJobs()
@@ -288,7 +293,7 @@ def refused_setting(error: BaseException) -> TaskError:
         key = parameters.get("key", "").strip("\"'`") or "a setting"
         return TaskError(
             FailureKind.CONFIGURATION,
-            f"{key} is fixed when a Spark application starts, and the shared engine runs already: "
+            f"{key} is fixed when a Spark application starts, and the shared engine is already running: "
             "set 'engine: dedicated' (--engine dedicated) to give the job a Spark driver of its own",
         )
     return TaskError(FailureKind.CONFIGURATION, f"Spark refuses the job's configuration: {text}")

@@ -8,33 +8,42 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from flintlock.model.checking.dependencies import PACKAGES, has_environment
-from flintlock.model.tasks import FailureKind, TaskMetrics
+from flintlock.model.tasks import DeployTask, FailureKind, TaskMetrics
 from flintlock.spark import state_repartition
 from flintlock.spark.engine.class_archive import archive_in_use
 from flintlock.spark.engine.class_path import missing_jar, missing_jar_text, resolving, unresolved, with_class_path
-from flintlock.spark.engine.conf import port_defaults, ui_protection
-from flintlock.spark.engine.executors import executor_defaults
+from flintlock.spark.engine.conf import dedicated_conf
+from flintlock.spark.engine.executors.demand import has_executors, unusable_settings
 from flintlock.spark.engine.java import find_java
 from flintlock.spark.engine.jvm import DriverJvm, JvmDied, JvmSettings, start_jvm
 from flintlock.spark.engine.metrics import count, flush_events, job_ids
+from flintlock.spark.region import unshared_paths
 from flintlock.spark.region.artifacts import Artifacts
 from flintlock.spark.region.backend import ClassicBackend
+from flintlock.spark.region.driver_watch import watch_driver
 from flintlock.spark.region.errors.failures import TaskError
 from flintlock.spark.region.errors.spark_errors import SparkError
 from flintlock.spark.region.programs.program import gateway_environment
 from flintlock.spark.region.session_config import cores_of, session_config
 from flintlock.spark.region.streaming.rescaling import RescaleFailed
-from flintlock.spark.runner_messages import Run
+from flintlock.spark.runner_messages import DedicatedEngine, Run
 
-_started: Final[list[DriverJvm]] = []  # the driver of this process, if it has one
-_packages: Final[list[str]] = []  # what that driver resolves
+
+class _Driver(NamedTuple):
+    jvm: DriverJvm
+    conf: Mapping[str, str]
+    engine: DedicatedEngine
+
+
+_started: Final[list[_Driver]] = []  # the driver of this process, if it has one
 _resolving: Final = ExitStack()  # closed once the packages of that driver are resolved
+_not_counted: Final[set[int]] = set()  # Spark jobs that have only tested paths
 _counted: Final[dict[str, TaskMetrics]] = {}  # by application id, recorded when it is stopped or asked for
 
 
@@ -48,17 +57,15 @@ def start(message: Run, artifacts: Artifacts, *, directory: str) -> None:
         raise TaskError(FailureKind.CONFIGURATION, "this TaskManager starts no dedicated engines")
     modules = ",".join(str(path) for path in artifacts.uploads)
     given = {**engine.conf, **session_config(task, message.cores)}
-    master = given.get("spark.master", f"local[{cores_of(task, message.cores)}]")
-    conf = {
-        "spark.master": master,
-        "spark.app.name": task.graph.name,
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        **port_defaults(master, given),
-        **executor_defaults(master, given, cores=cores_of(task, message.cores), lease_s=engine.lease_s),
-        **given,
-        **ui_protection(master, given),
-    }
+    if (problem := unusable_settings(given, engine.lease_s)) is not None:
+        raise TaskError(FailureKind.CONFIGURATION, f"the job's own Spark driver cannot be started: {problem}")
+    conf = dedicated_conf(
+        task.graph.name,
+        given,
+        cores=cores_of(task, message.cores),
+        lease_s=engine.lease_s,
+        cluster_master=engine.conf.get("spark.master", ""),
+    )
     conf = with_class_path(conf, jars=artifacts.jars, packages=task.graph.packages, cache=engine.packages_dir)
     if (missing := missing_jar(conf, directory)) is not None:
         raise TaskError(FailureKind.CONFIGURATION, missing_jar_text(missing))
@@ -81,21 +88,27 @@ def start(message: Run, artifacts: Artifacts, *, directory: str) -> None:
     )
     if has_environment(task.graph):
         os.environ["PYSPARK_PYTHON"] = sys.executable
+    elif "spark.pyspark.python" in conf:
+        os.environ["PYSPARK_PYTHON"] = conf["spark.pyspark.python"]
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # PySpark passes it to Spark as the Python of its workers
     _resolving.enter_context(resolving(conf))  # until the driver responds
-    _started.append(start_jvm(settings))
-    _packages.append(conf.get(PACKAGES, ""))
+    _started.append(_Driver(start_jvm(settings), conf, engine))
 
 
-def connect(artifacts: Artifacts) -> None:
-    """Wait until the driver's JVM responds, and make PySpark in this process use it."""
+def connect(artifacts: Artifacts, give_up: Callable[[str], None]) -> None:
+    """Wait until the driver's JVM responds, and make PySpark in this process use it.
+
+    `give_up` is called, by another thread and with the reason, if the driver waits for executors that do not come.
+    """
+    driver = _started[0]
+    packages = driver.conf.get(PACKAGES, "")
     try:
-        gateway = _started[0].gateway()
+        gateway = driver.jvm.gateway()
     except JvmDied as error:
-        why = unresolved(str(error), _packages[0])
+        why = unresolved(str(error), packages)
         if why is not None:
             raise TaskError(FailureKind.CONFIGURATION, why) from error
-        also = f", with the packages {_packages[0]}," if _packages[0] else ""
+        also = f", with the packages {packages}," if packages else ""
         message = f"the job's own Spark driver{also} did not start: {error}"
         raise TaskError(FailureKind.CONFIGURATION, message) from error
     finally:
@@ -103,6 +116,7 @@ def connect(artifacts: Artifacts) -> None:
     os.environ.update(gateway_environment(gateway.port, gateway.secret))
     count_when_stopped()
     _hide_archives_of_contexts(artifacts)
+    watch_driver(driver.conf, driver.engine, give_up)
 
 
 def session() -> ClassicBackend:
@@ -113,6 +127,18 @@ def session() -> ClassicBackend:
     session = SparkSession.builder.getOrCreate()
     signal.signal(signal.SIGINT, handler)  # a SparkContext installs a handler that calls the JVM; ours only raises
     return ClassicBackend(session)
+
+
+def refuse_unshared_paths(task: DeployTask, backend: ClassicBackend) -> None:
+    """Refuse a job with paths that executors on other machines do not share. Raises TaskError.
+
+    What was run for that counts neither as the job's work nor as that of its first output.
+    """
+    if not has_executors(_started[0].conf["spark.master"]):
+        return
+    unshared_paths.refuse_unshared_paths(task, backend.spark)
+    backend.take_write_metrics()
+    _not_counted.update(backend.counted)
 
 
 def repartition_state(checkpoint: str, partitions: int) -> None:
@@ -168,7 +194,9 @@ def _record_metrics(context: Any) -> None:
     with suppress(Exception):  # missing metrics must not fail the task
         driver = context._jsc.sc()
         flush_events(driver)
-        _counted[str(context.applicationId)] = count(driver, job_ids(driver))
+        _counted[str(context.applicationId)] = count(
+            driver, [job for job in job_ids(driver) if job not in _not_counted]
+        )
 
 
 def interrupt() -> None:

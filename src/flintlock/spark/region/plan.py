@@ -21,13 +21,15 @@ from pyspark.sql import DataFrame
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import JobGraph, JobVertex, Scalar
 from flintlock.model.operations import Function, Source, Sql
+from flintlock.model.operations.function import is_reference
 from flintlock.model.tasks import FailureKind
 from flintlock.spark.region.artifacts import Artifacts
 from flintlock.spark.region.backend import SparkBackend
 from flintlock.spark.region.errors.failures import StepSources, TaskError, kind_of, python_traceback, sources_of
 from flintlock.spark.region.errors.missing_inputs import missing_inputs
 from flintlock.spark.region.errors.spark_errors import SparkError
-from flintlock.spark.region.sql_text import command_of
+from flintlock.spark.region.programs.relative_paths import FILE_FORMATS, RelativePaths
+from flintlock.spark.region.sql_text import command_of, with_absolute_paths
 
 #: Paths through the graph that one relation may expand into.
 MAX_PATHS: Final = 24
@@ -51,6 +53,7 @@ class StepFrames:
         self._written: Final[dict[StepName, DataFrame]] = {}  # the frames that `rebind` has replaced by files
         self._paths: Final[dict[StepName, int]] = {}  # how large the relation of each built step is
         self._functions: Final[dict[StepName, Callable[..., Any]]] = {}
+        self._queries: Final[dict[StepName, str]] = {}  # as Spark gets them
         self._cached: Final[list[DataFrame]] = []  # emptied by release
         self._current_step: StepName | None = None  # the step that is being built; stays on failure
 
@@ -139,7 +142,7 @@ class StepFrames:
     def sources(self) -> StepSources:
         """Return the code by which an error is attributed to a step."""
         queries = {v.name: v.operation.query for v in self.graph.vertices if isinstance(v.operation, Sql)}
-        return sources_of(self._functions, queries)
+        return sources_of(self._functions, {**queries, **self._queries})
 
     def release(self) -> None:
         """Unpersist cached frames, if the engine can still be reached."""
@@ -174,24 +177,41 @@ class StepFrames:
     def _source(self, source: Source) -> DataFrame:
         if source.stream:
             return self._stream(source)
-        reader = self._backend.spark.read.options(**source.options)
+        reader = self._backend.spark.read.options(**self._options(source))
         if source.table is not None:
             return reader.table(source.table)
         if source.format is not None:
-            reader = reader.format(source.format)
+            reader = reader.format(self._format(source.format))
         if source.schema is not None:
             reader = reader.schema(source.schema)
         return reader.load(list(source.paths)) if source.paths else reader.load()
 
     def _stream(self, source: Source) -> DataFrame:
-        reader = self._backend.spark.readStream.options(**source.options)
+        reader = self._backend.spark.readStream.options(**self._options(source))
         if source.table is not None:
             return reader.table(source.table)
         if source.format is not None:
-            reader = reader.format(source.format)
+            reader = reader.format(self._format(source.format))
         if source.schema is not None:
             reader = reader.schema(source.schema)
         return reader.load(source.paths[0]) if source.paths else reader.load()
+
+    def _options(self, source: Source) -> Mapping[str, str]:
+        """Return the options of a source with an absolute path; those of its `paths` are absolute already."""
+        if "path" not in source.options or (source.format or "").lower() not in FILE_FORMATS:
+            return source.options
+        return {**source.options, "path": self._absolute(source.options["path"])}
+
+    def _absolute(self, path: str) -> str:
+        return RelativePaths(self.graph.directory).absolute(path)
+
+    def _format(self, name: str) -> str:
+        """Return what Spark calls a format; a data source of the job's own files is registered in the session first."""
+        if not is_reference(name):
+            return name
+        source = self._artifacts.data_source(name)
+        self._backend.spark.dataSource.register(source)
+        return source.name()
 
     def _sql(self, vertex: JobVertex, query: str) -> DataFrame:
         command = command_of(query)
@@ -202,6 +222,9 @@ class StepFrames:
                 "Write with a sink, or run a program",
                 vertex.name,
             )
+        if "`" in query:  # the paths in a query are quoted so
+            query = with_absolute_paths(query, self._absolute)
+        self._queries[vertex.name] = query
         views = [(str(name), self._built[name]) for name in sorted(vertex.inputs, key=self._order.__getitem__)]
         return self._backend.sql(query, views, self.graph.params)
 

@@ -36,7 +36,8 @@ from flintlock.model.checking.dependencies import has_environment
 from flintlock.model.commands import CancelTask, TaskQuery
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import EngineKind, JobGraph, JobType
-from flintlock.model.operations import ForeachBatch, Function, Program
+from flintlock.model.operations import ForeachBatch, Function, Operation, Program, Source
+from flintlock.model.operations.function import is_reference
 from flintlock.model.tasks import (
     Analysis,
     DeployTask,
@@ -60,6 +61,7 @@ from flintlock.spark.region.analysis import analyze_schemas
 from flintlock.spark.region.artifacts import UNPACKED, Artifacts
 from flintlock.spark.region.backend import ConnectBackend, SparkBackend, connect_tokens, open_session
 from flintlock.spark.region.batch import RegionTask
+from flintlock.spark.region.console_sinks import ConsoleSinks
 from flintlock.spark.region.errors.failures import Interrupted, TaskError, environment_failure, failure_of
 from flintlock.spark.region.errors.forgotten_inputs import with_forgotten_input
 from flintlock.spark.region.errors.missing_inputs import missing_inputs
@@ -191,6 +193,7 @@ class RunnerProcess:
         self._backend: SparkBackend | None = None  # set once a session is open
         self._receiver: threading.Thread | None = None  # reads the inbox once there is a task
         self._over = False  # set before the outcome is sent
+        self._end_lock: Final = threading.Lock()
         self._credentials: tuple[str, ...] = ()  # of the Spark session; set with it
 
     def serve(self) -> None:
@@ -294,7 +297,7 @@ class RunnerProcess:
         self, message: Run, program: Program, artifacts: Artifacts, paths: RelativePaths, effects: SideEffects
     ) -> None:
         if message.task.graph.engine is EngineKind.DEDICATED:
-            dedicated.connect(artifacts)
+            dedicated.connect(artifacts, self._give_up)
             note_late_settings()
         else:
             backend = self._session()
@@ -303,6 +306,7 @@ class RunnerProcess:
             auto = message.task.graph.engine is EngineKind.AUTO
             ignore_masters(backend.setting if auto else None)
             on_every_plan(check_similarity_join)
+            on_every_plan(ConsoleSinks().note_plan)
             paths.install()
             on_every_plan(LastingTables(backend.setting).check_plan)
         if APPLICATION_VARIABLE in os.environ:
@@ -326,8 +330,9 @@ class RunnerProcess:
     def _region(self, message: Run, artifacts: Artifacts, attempt: _Attempt, paths: RelativePaths) -> Worked:
         task = message.task
         if task.graph.engine is EngineKind.DEDICATED:
-            dedicated.connect(artifacts)
+            dedicated.connect(artifacts, self._give_up)
             backend = self._backend = dedicated.session()
+            dedicated.refuse_unshared_paths(task, backend)
         else:
             backend = self._session()
             backend.configure({**session_config(task, message.cores), **_worker_python(task.graph)})
@@ -502,16 +507,26 @@ class RunnerProcess:
         else:
             dedicated.interrupt()
 
+    def _give_up(self, reason: str) -> None:
+        """Fail the task while its own code still waits for Spark; the TaskManager then ends this process."""
+        self._end(TaskFailed(failure=Failure(kind=FailureKind.SPARK_TASK, message=reason, exception="NoExecutors")))
+
     def _end(self, outcome: Worked | ProgramExited | DriverNeeded | TaskFailed | Analyzed) -> None:
+        """Send the outcome, unless another thread has, and wait for the TaskManager to close the connection."""
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()
-        self._over = True
+        with self._end_lock:
+            if not self._over:
+                self._over = True
+                self._send_outcome(outcome)
+        self._linger()
+
+    def _send_outcome(self, outcome: Worked | ProgramExited | DriverNeeded | TaskFailed | Analyzed) -> None:
         try:
             self._send(outcome)
         except ValueError as error:  # larger than a frame
             self._send(TaskFailed(failure=Failure(kind=FailureKind.INTERNAL, message=str(error))))
-        self._linger()
 
     def _linger(self) -> None:
         """Read until the TaskManager closes the connection: a socket closed with unread data loses what was sent."""
@@ -591,11 +606,17 @@ def _limit_memory(limits: Limits) -> None:
 
 
 def _has_functions(graph: JobGraph, steps: Iterable[StepName] | None) -> bool:
+    """Return whether some of these steps, or of all, run code of the job's own files: a data source does, too."""
     wanted = set(steps) if steps is not None else None
     return any(
-        isinstance(vertex.operation, Function | ForeachBatch) and (wanted is None or vertex.name in wanted)
-        for vertex in graph.vertices
+        (wanted is None or vertex.name in wanted) and _runs_own_code(vertex.operation) for vertex in graph.vertices
     )
+
+
+def _runs_own_code(operation: Operation) -> bool:
+    if isinstance(operation, Source):
+        return is_reference(operation.format or "")
+    return isinstance(operation, Function | ForeachBatch)
 
 
 def _relative_to(frames: Iterable[Frame], scratch: str) -> Iterator[Frame]:

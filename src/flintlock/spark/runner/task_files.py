@@ -17,11 +17,12 @@ from typing import Final, TypeAlias
 from msgspec import structs
 
 from flintlock.model.errors import FlintlockError, Unavailable
+from flintlock.model.files.job_paths import sources_of, targets_of
 from flintlock.model.files.manifests import Manifest, difference, manifest_of
 from flintlock.model.files.staging import staged_sinks
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import EngineKind
-from flintlock.model.operations import SaveMode, Sink, Source
+from flintlock.model.operations import SaveMode, Sink
 from flintlock.model.tasks import (
     DeployTask,
     Failure,
@@ -32,6 +33,7 @@ from flintlock.model.tasks import (
     TaskFinished,
     TaskMetrics,
 )
+from flintlock.spark.engine.executors.shared_paths import PATH_NOT_SHARED
 from flintlock.spark.engine.publication.publish_plan import (
     FileListing,
     MaterialisedStep,
@@ -67,10 +69,15 @@ class TaskFiles:
         return await self._changed(self._task.inputs, self._task.manifests)
 
     async def unshared_path(self) -> Failure | None:
-        """Return the failure of a task that reads or writes a path which executors see elsewhere; None if none does."""
+        """Return the failure of a task whose job has a path that executors see elsewhere; None if it has none.
+
+        All paths of the job, so that the first task finds what the last one could not write. A dedicated driver tests
+        them itself (`region.unshared_paths`).
+        """
         if self._engine is None or self._task.graph.engine is EngineKind.DEDICATED:
             return None
-        targets, sources = _paths_of(self._task)
+        graph = self._task.graph
+        targets, sources = targets_of(graph, self._task.checkpoint_dir), sources_of(graph)
         try:
             found = await self._engine.find_unshared(tuple(targets), tuple(sources))
         except FlintlockError as error:
@@ -78,7 +85,7 @@ class TaskFiles:
         if found is None:
             return None
         step = targets.get(found.path) or sources.get(found.path)
-        return Failure(kind=FailureKind.CONFIGURATION, message=found.reason, exception="PathNotShared", step=step)
+        return Failure(kind=FailureKind.CONFIGURATION, message=found.reason, exception=PATH_NOT_SHARED, step=step)
 
     async def explain(self, failed: TaskFailed) -> TaskFailed:
         """Return the failure of a task: a missing input, whatever its error says, if an input has changed."""
@@ -183,22 +190,6 @@ class TaskFiles:
         if self._engine is None:
             raise Unavailable("there is no engine to list files with")
         return await self._engine.list_files(path, with_sizes=with_sizes, durable=durable)
-
-
-def _paths_of(task: DeployTask) -> tuple[dict[str, StepName], dict[str, StepName]]:
-    """Return the steps of a task by the paths that they write, and by those that they read."""
-    targets: dict[str, StepName] = {}
-    sources: dict[str, StepName] = {}
-    steps = frozenset(task.region.steps)
-    for vertex in task.graph.vertices:
-        match vertex.operation:
-            case Sink(path=str(path)) if vertex.name in steps:
-                targets[path] = vertex.name
-            case Source(paths=paths) if vertex.name in steps:
-                sources.update(dict.fromkeys(paths, vertex.name))
-            case _:
-                pass
-    return targets, sources
 
 
 def _with_counts(output: StepOutput, counted: TaskMetrics | None) -> StepOutput:

@@ -23,12 +23,17 @@ class FakeSavepoints:
         self.unreadable: Exception | None = None  # raised instead of whether a job may go back
         self.unprepared: FlintlockError | None = None  # raised for the directory of a job that is to be stopped
         self.refuse_with: FlintlockError | None = None  # raised for a job that is to be restored
+        self.unmade: FlintlockError | None = None  # raised for a job that is to be restored from what was never made
+        self.unreadable_checkpoints: Exception | None = None  # raised instead of whether a job is restored
+        self.answers = asyncio.Event()  # while it is not set, nothing that reads or writes files returns
+        self.answers.set()
         self.proceed = asyncio.Event()  # a savepoint is complete when it is set
         self.proceed.set()
 
     async def save(self, job: JobGraph, trigger_id: TriggerId, directory: str) -> str:
         """Make a savepoint, unless it is there."""
         self.asked += 1
+        await self.answers.wait()
         location = f"{directory or '/savepoints'}/{job.job_id[:6]}-{trigger_id}"
         await self.proceed.wait()
         if self.fail_with is not None:
@@ -50,6 +55,7 @@ class FakeSavepoints:
 
     async def check_restore(self, job: JobGraph) -> None:
         """Accept or refuse a job."""
+        await self.answers.wait()
         if self.refuse_with is not None:
             raise self.refuse_with
 
@@ -63,20 +69,34 @@ class FakeSavepoints:
         if self.refuse_with is not None:
             raise self.refuse_with
 
-    async def may_go_back(self, job: JobGraph) -> bool:
-        """Return whether the savepoint is there, and no batch was committed."""
+    async def way_back(self, job: JobGraph, former: JobGraph) -> str | None:
+        """Return the savepoint of a job, if it is there, and no batch was committed."""
+        await self.answers.wait()
         if self.unreadable is not None:
             raise self.unreadable
         path = job.config.get(RESTORE_PATH.key)
-        return not self.progressed and any(location == path for _, location in self.made)
+        return path if not self.progressed and any(location == path for _, location in self.made) else None
 
-    def is_restored(self, job: JobGraph) -> bool:
-        """Return whether a job names no savepoint, or was restored."""
+    async def has_gone_on(self, job: JobGraph) -> bool:
+        """Return whether a batch was committed."""
+        await self.answers.wait()
+        if self.unreadable is not None:
+            raise self.unreadable
+        return self.progressed
+
+    async def is_restored(self, job: JobGraph) -> bool:
+        """Return whether a job names no savepoint, or was restored, as far as its checkpoints can be read."""
+        await self.answers.wait()
+        if self.unreadable_checkpoints is not None:
+            raise self.unreadable_checkpoints
         return not job.config.get(RESTORE_PATH.key) or job.job_id in self.restored
 
     async def restore(self, job: JobGraph) -> None:
         """Restore a job."""
+        await self.answers.wait()
         await self.proceed.wait()
         if self.fail_with is not None:
             raise self.fail_with
+        if self.unmade is not None and job.config.get(RESTORE_PATH.key) not in {place for _, place in self.made}:
+            raise self.unmade
         self.restored.append(job.job_id)

@@ -15,7 +15,7 @@ from contextvars import Context
 from random import Random
 from typing import Final, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from flintlock.gateways.engine import Engine, RunnerPool, SparkSessionKey
 from flintlock.model.commands import CancelTask, CommandAccepted, DrainTask, TaskAnswer, TaskCommand
@@ -23,10 +23,11 @@ from flintlock.model.diagnostics import EngineUiPage
 from flintlock.model.errors import JobFailed, Unavailable
 from flintlock.model.files.staging import ANY_ATTEMPT, staging_directory
 from flintlock.model.ids import AttemptId, JobId, RegionId, StepName
-from flintlock.model.jobgraph import JobType
+from flintlock.model.jobgraph import JobType, Resources
 from flintlock.model.operations import Result, Sink
 from flintlock.model.regions import region_outputs
-from flintlock.model.streaming.checkpoints import QueryProgress, StateRescaled
+from flintlock.model.slots import Hardware
+from flintlock.model.streaming.checkpoints import StateRescaled
 from flintlock.model.tasks import (
     DeployTask,
     Failure,
@@ -137,9 +138,12 @@ class FakeSpark:
         self.stream_failures = 0.0  # probability that a step of a streaming query fails
         self.rescaling = Random(0)  # its own: runs without rescales are left as they are
         self.rescale_failures = 0.0  # probability that the state of a query cannot be repartitioned
-        self.stream_failed: Counter[JobId] = Counter()  # how often one did
+        self.stream_failed: list[AttemptId] = []  # of which attempts one did
+        self.failing_streams: set[JobId] = set()  # jobs whose queries fail at their first step
         self.publication_failures = publication_failures  # probability that a step of a publication fails
         self.publication_step_s = publication_step_s  # what a step of a publication takes at most
+        self.hardware: Hardware | None = None  # of each TaskManager; None: without limits
+        self.slots = 0  # of each TaskManager with limits
         self.on_start: Callable[[DeployTask], None] = _ignore  # called when a runner begins
         self.context = Context()  # engines and runners are processes of their own
         self.starts: Counter[tuple[JobId, RegionId]] = Counter()  # runners that began, by task
@@ -147,6 +151,7 @@ class FakeSpark:
         self.false_markers: list[str] = []  # targets with a success marker beside less than all of a run
         self.endless: set[AttemptId] = set()  # whose work does not end by itself; they count as no attempt at a task
         self._alive: dict[tuple[JobId, RegionId], list[AttemptId]] = {}  # runners by task
+        self._writers: dict[str, list[AttemptId]] = {}  # runners of queries by sink
 
     def running(self) -> list[AttemptId]:
         """Return the attempts whose runners are alive."""
@@ -164,11 +169,37 @@ class FakeSpark:
             self.starts[attempt.job_id, attempt.region] += 1
         runners.append(attempt)
         try:
-            yield
+            with self._writing(task):
+                yield
         finally:
             runners.remove(attempt)
             if not runners:
                 self._alive.pop((attempt.job_id, attempt.region), None)
+
+    def fails(self, attempt: AttemptId) -> bool:
+        """Draw whether the next step of a query fails."""
+        if attempt.job_id in self.failing_streams:
+            return True
+        if self.stream_failures and self.random.random() < self.stream_failures:
+            self.stream_failed.append(attempt)
+            return True
+        return False
+
+    @contextmanager
+    def _writing(self, task: DeployTask) -> Generator[None]:
+        """Count the runner of a query as a writer of its sink; those of two jobs are an overlap."""
+        if task.graph.job_type is not JobType.STREAMING or task.attempt in self.endless:
+            yield
+            return
+        (vertex,) = region_outputs(task.graph, task.region)
+        writers = self._writers.setdefault(sink_of(vertex), [])
+        others = [other for other in writers if other.job_id != task.attempt.job_id]
+        self.overlaps += [f"{task.attempt} began while {other} wrote to the same sink" for other in others]
+        writers.append(task.attempt)
+        try:
+            yield
+        finally:
+            writers.remove(task.attempt)
 
     def launcher(self) -> FakeEngineLauncher:
         """Return the launcher of one TaskManager's engines."""
@@ -208,10 +239,26 @@ class FakeEngine:
             if set(other.task.slots) & set(runner.task.slots)
         ]
         self._runners.append(runner)
+        self._check_resources(runner)
         try:
             yield
         finally:
             self._runners.remove(runner)
+
+    def _check_resources(self, runner: FakeRunner) -> None:
+        """Note if the runners together may use more than their TaskManager has: what they ask for, or their share."""
+        hardware, slots = self._spark.hardware, self._spark.slots
+        if hardware is None:
+            return
+        tasks = [other.task for other in self._runners if other.task.attempt not in self._spark.endless]
+        asked = [(task.resources or Resources(), len(task.slots)) for task in tasks]
+        cpu = sum(one.cpu or hardware.cpu_cores * taken / slots for one, taken in asked)
+        memory = sum(one.memory or hardware.physical_memory * taken // slots for one, taken in asked)
+        if cpu > hardware.cpu_cores or memory > hardware.physical_memory:
+            together = [str(task.attempt) for task in tasks]
+            self._spark.overlaps.append(
+                f"{runner.task.attempt} began, and {together} use {cpu:g} cores and {memory} bytes"
+            )
 
     def kill(self, cause: str) -> None:
         """End it with all runners that work on it, as a watchdog does."""
@@ -455,10 +502,11 @@ class FakeRunner:
         query = FakeQuery(
             self._spark.files.content,
             checkpoint_of(task.checkpoint_dir, vertex.uid),
-            sink_of(task.attempt.job_id, vertex.uid),
+            sink_of(vertex),
             str(task.attempt),
         )
         rescale, rescaled = task.rescale, False
+        known, reported = query.progress(), None
         while not (self._drain.is_set() and query.is_complete):
             if not await self._work():
                 yield _failed(FailureKind.RUNNER_LOST, "killed")
@@ -466,8 +514,12 @@ class FakeRunner:
             if self._engine.dead:
                 yield _failed(FailureKind.ENGINE_LOST, "connection lost")
                 return
-            if self._spark.stream_failures and self._spark.random.random() < self._spark.stream_failures:
-                self._spark.stream_failed[task.attempt.job_id] += 1
+            fails = self._spark.fails(task.attempt)
+            progress = query.progress(known, ended=fails)
+            if progress != reported and task.graph.upgrade_of:  # what it does if it fails depends on this
+                yield TaskProgress(metrics=TaskMetrics(), activity="streaming", query=progress)
+                reported = progress
+            if fails:
                 yield _failed(FailureKind.USER_CODE, f"{vertex.name} failed")
                 return
             if rescale is not None and not rescaled and query.is_complete:  # a batch that is planned is completed first
@@ -475,8 +527,8 @@ class FakeRunner:
                 found = query.rescale(rescale.partitions, fails=fails)
                 failure = "the disk is full" if fails else ""
                 outcome = StateRescaled(trigger_id=rescale.trigger_id, partitions=found, failure=failure)
-                progress = QueryProgress(checkpoint=task.checkpoint_dir, rescaled=outcome)
-                yield TaskProgress(metrics=TaskMetrics(), activity="streaming", query=progress)
+                known = structs.replace(known, rescaled=outcome)
+                yield TaskProgress(metrics=TaskMetrics(), activity="streaming", query=known)
             query.step()
         self._spark.ledger.append(Ran(task.attempt))
         yield TaskFinished(outputs=(StepOutput(step=vertex.name),))

@@ -10,7 +10,11 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import Final
 
+from msgspec import structs
+
 from flintlock.model.ids import JobId
+from flintlock.model.jobgraph import JobVertex
+from flintlock.model.streaming.checkpoints import BatchFigures, QueryProgress
 
 
 def checkpoint_of(checkpoint_dir: str, uid: str) -> str:
@@ -18,9 +22,9 @@ def checkpoint_of(checkpoint_dir: str, uid: str) -> str:
     return f"{checkpoint_dir}/{uid}"
 
 
-def sink_of(job_id: JobId, uid: str) -> str:
-    """Return where a query writes its batches."""
-    return f"streams/{job_id}/{uid}"
+def sink_of(vertex: JobVertex) -> str:
+    """Return where a query writes its batches: jobs that take the place of each other have the same sinks."""
+    return f"streams/{vertex.operation.target}"
 
 
 class FakeQuery:
@@ -44,6 +48,19 @@ class FakeQuery:
         if not fails:
             self._content[f"{self._checkpoint}/partitions"] = str(partitions)
         return partitions_of(self._content, self._checkpoint)
+
+    def progress(self, known: QueryProgress | None = None, *, ended: bool = False) -> QueryProgress:
+        """Return what an attempt reports: where it began, the last batch that it has committed, and more if it fails.
+
+        `known`: what it has reported first.
+        """
+        committed = latest(self._content, f"{self._checkpoint}/commits")
+        if known is None:
+            return QueryProgress(checkpoint=self._checkpoint, restored=committed)
+        restored = -1 if known.restored is None else known.restored
+        batches = (BatchFigures(batch=committed, started_ms=0, duration_ms=0),) if committed > restored else ()
+        gone_on = ended and max(committed, latest(self._content, self._sink)) > restored
+        return structs.replace(known, batches=batches, gone_on=gone_on)
 
     def step(self) -> None:
         """Plan a batch, or write the one that is planned, or commit it."""
@@ -70,3 +87,8 @@ def latest(content: MutableMapping[str, str], log: str) -> int:
 def batches(content: MutableMapping[str, str], log: str) -> list[int]:
     """Return all batches of a log, in order."""
     return sorted(int(path.rpartition("/")[2]) for path in content if path.startswith(f"{log}/"))
+
+
+def written_by(content: MutableMapping[str, str], sink: str, job_id: JobId) -> list[int]:
+    """Return the batches of a sink that a job has written, in order."""
+    return [batch for batch in batches(content, sink) if content[f"{sink}/{batch}"].startswith(f"{job_id}/")]

@@ -16,7 +16,10 @@ class FakeWorkers:
     def __init__(self, slots: int = 2, resources: Resources | None = None) -> None:
         self._slots = slots
         self._resources = resources or Resources()
-        self.taken_over: tuple[TaskManagerId, ...] = ()  # of an earlier leader
+        self.former: tuple[TaskManagerId, ...] = ()  # of an earlier leader
+        self.is_former_known = asyncio.Event()  # until then nothing is known of those
+        self.is_former_known.set()
+        self.late_former: asyncio.Queue[TaskManagerId] = asyncio.Queue()  # those that become known later
         self.started: list[TaskManagerId] = []
         self.released: list[TaskManagerId] = []
         self.fail_with: Unavailable | None = None
@@ -42,6 +45,15 @@ class FakeWorkers:
     def alive(self) -> list[TaskManagerId]:
         """Those that were started and neither released nor ended."""
         return [worker for worker in self.started if worker not in self.released]
+
+    async def taken_over(self) -> tuple[TaskManagerId, ...]:
+        """Return the former workers, once they are known."""
+        await self.is_former_known.wait()
+        return self.former
+
+    async def found(self) -> TaskManagerId:
+        """Return the next one of `late_former`."""
+        return await self.late_former.get()
 
     async def start(self) -> TaskManagerId | None:
         """Record the start."""
@@ -90,5 +102,5 @@ class FakeWorkers:
         """Return the driver of the next leader, with the workers that are alive."""
         driver = FakeWorkers(self._slots, self._resources)
         driver.started, driver.released = self.started, self.released
-        driver.taken_over = tuple(self.alive)
+        driver.former = tuple(self.alive)
         return driver

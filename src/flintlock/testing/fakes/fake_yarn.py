@@ -12,9 +12,10 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from flintlock.model.errors import FlintlockError, NotFound
+from flintlock.model.errors import FlintlockError, NotFound, Unavailable
 from flintlock.yarn.messages import (
     ABORTED,
+    KILLED_BY_APPLICATION_MASTER,
     Allocation,
     ApplicationReport,
     ApplicationSubmission,
@@ -28,8 +29,6 @@ from flintlock.yarn.messages import (
     YarnApplicationState,
 )
 
-STOPPED: Final = -105  # ContainerExitStatus.KILLED_BY_APPMASTER
-
 
 class FakeApplicationMaster:
     """An ApplicationMasterGateway. Tests decide when containers come and how they end; threads may use it."""
@@ -37,6 +36,9 @@ class FakeApplicationMaster:
     def __init__(self, running: Sequence[Container] = ()) -> None:
         self.allocates = True  # at the heartbeat after the one that has requested it
         self.fails_to_launch: FlintlockError | None = None
+        self.launches: Final = threading.Event()  # set; launches wait while it is not
+        self.launches.set()
+        self.stops = 0  # calls that were answered
         self.fails_to_stop: FlintlockError | None = None
         self.ignores_stops = False  # as while the ResourceManager of YARN is away
         self.fails_to_allocate: FlintlockError | None = None
@@ -47,12 +49,19 @@ class FakeApplicationMaster:
         self.launched: Final[dict[str, Launch]] = {}
         self.given_back: Final[list[str]] = []
         self.unregistered: tuple[FinalStatus, str] | None = None
+        self.bridge_answers: Final = threading.Event()  # set; so is the next one
+        self.resource_manager_answers: Final = threading.Event()
+        self.bridge_ended: Final = threading.Event()
+        self.bridge_answers.set()
+        self.resource_manager_answers.set()
         self.nodes = 1
         self.excluded: frozenset[str] = frozenset()
+        self.fails_to_exclude: FlintlockError | None = None
         self._earlier: Final = tuple(running)
         self._unlaunched: Final[dict[str, Container]] = {}
         self._completed: Final[list[ContainerEnd]] = []
         self._surplus = 0
+        self._recovered: tuple[Container, ...] = ()  # reported with the next heartbeat
         self._numbers: Final = count(2 + len(running))
         self._lock: Final = threading.Lock()
 
@@ -63,6 +72,7 @@ class FakeApplicationMaster:
 
     def heartbeat(self, size: ContainerSize, wanted: int) -> Allocation:
         """Return what tests have let happen."""
+        self.resource_manager_answers.wait()
         if self.fails_to_allocate is not None:
             raise self.fails_to_allocate
         with self._lock:
@@ -70,39 +80,66 @@ class FakeApplicationMaster:
             number = served + self._surplus
             self.requested, self._surplus = wanted - served, 0
             allocated = tuple(
-                Container(id=f"container_1_0001_01_{next(self._numbers):06d}", node="node:1") for _ in range(number)
+                Container(id=f"container_1_0001_01_{next(self._numbers):06d}", node="node:1", node_name="node")
+                for _ in range(number)
             )
             self._unlaunched.update({each.id: each for each in allocated})
             completed = tuple(self._completed)
             self._completed.clear()
-            return Allocation(allocated=allocated, completed=completed, nodes=self.nodes, shut_down=self.shut_down)
+            recovered, self._recovered = self._recovered, ()
+            return Allocation(
+                allocated=allocated,
+                recovered=recovered,
+                completed=completed,
+                nodes=self.nodes,
+                shut_down=self.shut_down,
+            )
 
-    def exclude(self, hosts: frozenset[str]) -> None:
+    def exclude(self, nodes: frozenset[str]) -> None:
         """Record them; containers come from the one node there is all the same."""
-        self.excluded = hosts
+        if self.fails_to_exclude is not None:
+            raise self.fails_to_exclude
+        self.excluded = nodes
 
     def launch(self, container: Container, launch: Launch) -> None:
-        """Run it, unless launches fail."""
+        """Run it, unless launches fail. YARN may have taken the container back meanwhile."""
+        self.launches.wait()
         if self.fails_to_launch is not None:
             raise self.fails_to_launch
         with self._lock:
-            self.running[container.id] = self._unlaunched.pop(container.id)
+            if container.id in self.given_back:
+                raise Unavailable("it was given back")
+            if self._unlaunched.pop(container.id, None) is not None:  # else it has completed already
+                self.running[container.id] = container
             self.launched[container.id] = launch
 
     def stop(self, container: Container) -> None:
         """Complete it at the next heartbeat."""
         if self.fails_to_stop is not None:
             raise self.fails_to_stop
+        self.stops += 1
         if self.ignores_stops:
             return
-        self.complete(container.id, STOPPED)
+        self.complete(container.id, KILLED_BY_APPLICATION_MASTER)
 
     def give_back(self, container: Container) -> None:
         """Complete it as YARN does, without knowing whether its process has ended."""
         with self._lock:
             self.given_back.append(container.id)
-            self._unlaunched.pop(container.id, None)
         self.complete(container.id, ABORTED)
+
+    def check_bridge(self) -> None:
+        """Wait until it answers, or was ended."""
+        self.bridge_answers.wait()
+        if self.bridge_ended.is_set():
+            raise Unavailable("the bridge to YARN does not answer")
+
+    def end_bridge(self) -> None:
+        """Have all calls that wait for it fail."""
+        self.bridge_ended.set()
+        self.fails_to_allocate = Unavailable("the bridge to YARN does not answer")
+        for each in (self.bridge_answers, self.resource_manager_answers):
+            each.set()
 
     def unregister(self, status: FinalStatus, diagnostics: str) -> None:
         """Record it."""
@@ -112,7 +149,14 @@ class FakeApplicationMaster:
         """Let a container complete."""
         with self._lock:
             self.running.pop(container_id, None)
+            self._unlaunched.pop(container_id, None)
             self._completed.append(ContainerEnd(id=container_id, exit_status=exit_status, diagnostics=diagnostics))
+
+    def recover(self, container: Container) -> None:
+        """Let a container of an earlier attempt become known."""
+        with self._lock:
+            self.running[container.id] = container
+            self._recovered += (container,)
 
     def allocate_one_more(self) -> None:
         """Bring a container that was not requested."""
@@ -151,13 +195,13 @@ class FakeStaging:
             for name, content in self.contents.items()
         )
 
-    def provided(self, url: str) -> tuple[StagedFile, ...]:
+    def provided(self, url: str, at_most: int) -> tuple[StagedFile, ...]:
         """Return the files that tests have put there."""
         if url not in self.elsewhere:
             raise NotFound(f"there is no {url}")
         return tuple(
             StagedFile(name=name, url=f"{url}/{name}", size=1, timestamp_ms=1, is_provided=True)
-            for name in self.elsewhere[url]
+            for name in self.elsewhere[url][:at_most]
         )
 
     def remove(self) -> None:
@@ -177,6 +221,7 @@ class FakeYarn:
         self.largest = ContainerSize(memory_mb=8192, vcores=4)
         self.states: list[YarnApplicationState] = [YarnApplicationState.ACCEPTED, YarnApplicationState.RUNNING]
         self.diagnostics = ""
+        self.containers = 0  # of an application that is ACCEPTED; one that runs has one
         self.kind = "FLINTLOCK"
         self.final_status = "UNDEFINED"
         self.tracking_url = "http://127.0.0.1:8081"
@@ -222,6 +267,7 @@ class FakeYarn:
             final_status=self.final_status,
             tracking_url=url,
             diagnostics=self.diagnostics,
+            containers=1 if state is YarnApplicationState.RUNNING else self.containers,
         )
 
     def kill(self, application_id: str) -> None:

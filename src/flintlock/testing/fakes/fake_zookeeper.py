@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Final, TypeVar
@@ -230,6 +231,14 @@ class FakeLink(ZooKeeperLink):
             self._on_state(LinkState.CONNECTED, session)
             await self._ping()
             self._on_state(LinkState.SUSPENDED, self.session)
+
+    def ping_beside_the_loop(self) -> None:
+        """Keep the session alive, as kazoo's threads do while the loop of the process stands still."""
+        network, name = self._ensemble.network, self._process.name
+        cut = network.is_cut(name, ENSEMBLE) or network.is_cut(ENSEMBLE, name) or self._ensemble.is_cut_off(name)
+        if self.state is LinkState.CONNECTED and not cut:
+            with suppress(_Expired):
+                self._ensemble.touch(self.session)
 
     async def get(self, path: str) -> Node | None:
         """See `ZooKeeperLink`."""

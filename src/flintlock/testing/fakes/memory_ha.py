@@ -494,6 +494,7 @@ class MemoryHaServices:
         self.election: Final = MemoryElection(cluster, holder, step)
         self.leader: Final = MemoryLeaderRegister(cluster, step)
         self.leader_timeout_s: Final = 0.0  # a leader that ends is noticed at once
+        self.standstill_limit_s: Final = None
         self.blobs: Final = None
 
     def stores(self, token: FencingToken) -> MemoryStores:

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from contextvars import Context
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, cast
 
 from msgspec import structs
 
@@ -44,14 +45,18 @@ from flintlock.taskmanager.services import TaskManagerServices
 from flintlock.taskmanager.token_guard import TokenGuard
 from flintlock.testing.fakes.fake_spark import FakeEngineLauncher, FakeSpark
 from flintlock.testing.fakes.fake_zookeeper import ENSEMBLE
+from flintlock.testing.simulation.blocked_loops import block_loop
+from flintlock.testing.simulation.checks.leader_checks import LeaderChecks
+from flintlock.testing.simulation.checks.record_checks import UnexplainedAttempts
+from flintlock.testing.simulation.checks.slot_checks import slot_problems
 from flintlock.testing.simulation.faults import FaultInjector, Faults
 from flintlock.testing.simulation.ha import DurableCluster, SimulatedHa, TermProcess, leader_finder
 from flintlock.testing.simulation.network import Link, SimulatedNetwork, SimulatedProcess
-from flintlock.testing.simulation.operations import DurableChanges
-from flintlock.testing.simulation.savepoints import CHECKPOINTS, SimulatedSavepoints
-from flintlock.testing.simulation.slot_checks import slot_problems
-from flintlock.testing.simulation.workers import SETTINGS, UNREGISTERED_S, Fleet
+from flintlock.testing.simulation.users.operations import DurableChanges
+from flintlock.testing.simulation.users.savepoints import CHECKPOINTS, SimulatedSavepoints
+from flintlock.testing.simulation.workers import SETTINGS, UNREGISTERED_S, AnyFleet, Fleet, WorkerAccess
 from flintlock.testing.simulation.workload import HARDWARE
+from flintlock.testing.simulation.yarn_attempts import AttemptGivenUp, YarnAttempts
 from flintlock.testing.virtual_time import now_ms
 
 VERSIONS: Final = Versions(flintlock="0", python="3", pyspark="4")
@@ -65,6 +70,7 @@ _LATE_TO_THE_STORE: Final = 0.05  # with more late messages no process could kee
 _REPEAT_S: Final = 0.2  # between two tries to reach the store through a cut
 _RECOVERING: Final = frozenset({"graphs.recover", "progress.read"})
 _RECORDING: Final = "progress.record"
+_NO_ANSWER: Final = "no answer"
 _CHANGES: Final = frozenset({"graphs.replace", "operations.put"})
 _WRITES: Final = frozenset(
     {
@@ -143,6 +149,7 @@ class SimulatedCluster:
             publication_failures=faults.publication_failures,
             publication_step_s=faults.publication_step_s,
         )
+        self.spark.hardware, self.spark.slots = HARDWARE, slots
         self.spark.on_start = self._check_start
         self.savepoints = SimulatedSavepoints(self.spark.files.content)
         self.crashes = 0  # so far
@@ -154,7 +161,8 @@ class SimulatedCluster:
         self.lost_results: list[tuple[int, frozenset[str]]] = []  # blocking results that were lost or changed, and when
         self.intact_graphs: dict[JobId, bytes] = {}  # the graphs that were damaged, as they were before
         self.retention_s = retention_s  # of ended jobs; None: longer than any run
-        self.full_disks = 0  # while it is not 0, the stores accept no write
+        self.gave_up = False  # whether a JobManager has ended because the stores did not answer its recovery
+        self.full_disks: Counter[str] = Counter()  # JobManagers whose writes the stores do not accept, with reasons
         self.job_managers = [f"jm-{number}" for number in range(job_managers)]
         self.task_managers = [f"tm-{number}" for number in range(task_managers)]
         self.launchers: dict[str, FakeEngineLauncher] = {}
@@ -166,18 +174,31 @@ class SimulatedCluster:
         self._settings = {"execution.failed-jobs.results-retention": "20 s", **(settings or {})}
         if retention_s is not None:
             self._settings["job-result-store.retention"] = f"{retention_s:g} s"
-        self.fleet = Fleet(random, self.network, self._run_worker, slots=slots) if workers else None
-        if workers:
-            self._settings |= SETTINGS
+        self.fleet = self._make_fleet() if workers or faults.containers else None
+        self._latest_token: FencingToken | None = None
         self._term_began_s = 0.0  # the latest one
+        self.terms_ms: list[int] = []  # when each began
+        self.lags_ms: list[int] = []  # by which the retention clock of each was behind then
         self._injector = FaultInjector(self)
+        self.leaders = LeaderChecks(self)
+        self._tasks: asyncio.TaskGroup | None = None  # while it runs
+        self.unexplained_attempts = UnexplainedAttempts(self.durable.records)
         self._ha: dict[str, SimulatedHa] = {}  # of the latest process of each JobManager
         self._instances = 0
         self._begun: dict[AttemptId, DeployTask] = {}  # the attempts whose runners have begun; bounded
+        self._forget_at = (
+            _REMEMBERED_STARTS  # so many of them; grows with the jobs that run, or each start would search
+        )
         self._running: dict[str, TaskManager] = {}  # the latest one of each process
         self._incarnations: dict[str, InstanceId] = {}  # its latest one
         self._declared_dead_s: dict[FencingToken, float] = {}  # when each leader was declared dead
         self._resource_managers: dict[str, CurrentResourceManager] = {}  # of the latest process of each JobManager
+
+    def _make_fleet(self) -> AnyFleet:
+        self._settings |= SETTINGS
+        if not self.faults.containers:
+            return Fleet(self.random, self.network, self._run_worker, slots=self._slots)
+        return YarnAttempts(self.random, self.network, self.faults, self._run_worker, self.record, slots=self._slots)
 
     def _connect_to_ensemble(self, name: str) -> None:
         """Let a process have a connection that repeats what was lost: later, but in time to keep a session."""
@@ -192,7 +213,7 @@ class SimulatedCluster:
 
     def settled_s(self) -> float:
         """Return since when, at the latest, the leader has been able to act as it should, unless it is recovering."""
-        if self.faults.freezes_leaders or self.full_disks:
+        if self.faults.freezes_leaders or any(self.full_disks.values()):
             return max(self._term_began_s, self.faults.until_s + _LONGEST_FAULT_S)
         return self._term_began_s
 
@@ -209,6 +230,10 @@ class SimulatedCluster:
         """Add an event to the trace."""
         self.trace.append(f"{asyncio.get_running_loop().time():9.3f} {what}")
 
+    def wall_ms(self, name: str) -> int:
+        """Return what the wall clock of a JobManager's machine shows."""
+        return now_ms() + self.clock_errors_ms.get(name, 0)
+
     def leader(self) -> str:
         """Return which JobManager was the latest to lead."""
         return self.durable.token.session.rpartition("/")[0] or self.job_managers[0]
@@ -220,14 +245,19 @@ class SimulatedCluster:
             for name in self.job_managers:
                 self.network.refuse([other for other in self.job_managers if other != name], name)
         async with asyncio.TaskGroup() as tasks:
-            for name in self.job_managers:
-                tasks.create_task(self._restart_when_it_ends(name, self._job_manager), name=f"keep-{name}")
+            self._tasks = tasks
+            if isinstance(self.fleet, YarnAttempts):
+                tasks.create_task(self.fleet.run(self.job_managers, tasks, self._run_job_manager), name="attempts")
+            else:
+                for name in self.job_managers:
+                    tasks.create_task(self._restart_when_it_ends(name, self._job_manager), name=f"keep-{name}")
             for name in self.task_managers:
                 tasks.create_task(self._restart_when_it_ends(name, self._task_manager), name=f"keep-{name}")
             if self.fleet is not None:
                 self.fleet.begin(tasks)
             self._injector.begin(tasks)
             tasks.create_task(self._check_slots(), name="check-slots")
+            tasks.create_task(self.leaders.run(), name="check-leaders")
             tasks.create_task(self._end_faults(), name="end-faults")
 
     def crash(self, name: str, why: str) -> None:
@@ -237,6 +267,15 @@ class SimulatedCluster:
             self.record(f"{name} dies: {why}")
             self.crashes += 1
             process.crash()
+
+    async def block_loop(self, name: str, length_s: float) -> None:
+        """Let the event loop of a JobManager stand still, but not its threads. Does nothing if it is dead or frozen."""
+        process = self.network.at(name)
+        if process is None or not process.alive or process.frozen or name not in self._ha:
+            return
+        self.record(f"the loop of {name} stands still for {length_s:.1f} s")
+        end = partial(self.crash, name, "its loop has stood still")
+        await block_loop(process, self._ha[name], length_s, end)
 
     def declare_leader_dead(self) -> None:
         """Have some JobManager declare the latest leader dead, whether or not it is."""
@@ -253,20 +292,32 @@ class SimulatedCluster:
         self, name: str, main: Callable[[SimulatedProcess], Coroutine[None, None, None]]
     ) -> None:
         while True:
-            process = self.network.process(name)
-            self.record(f"{name} starts")
-            await asyncio.wait({process.spawn(main(process), name)})
-            if process.alive:
-                if self._mode is None:
-                    self.violations.append(f"{name} has ended, although no request has ended it")
-                process.crash()
-            if process.failure is not None:
-                self.violations.append(f"{name} ended by itself: {process.failure!r}")
-                self.record(f"{name} ended by itself: {process.failure!r}")
+            await self._run_process(self.network.process(name), main)
             if self.faults.lost_for_good and len(self.task_managers) > 1 and name == self.task_managers[-1]:
                 self.record(f"{name} does not come back")
                 return
             await asyncio.sleep(self.random.uniform(0.1, _RESTART_S))
+
+    async def _run_process(
+        self, process: SimulatedProcess, main: Callable[[SimulatedProcess], Coroutine[None, None, None]]
+    ) -> None:
+        """Run a process until it ends, and check that it does so only when it is requested."""
+        name = process.name
+        self.record(f"{name} starts")
+        await asyncio.wait({process.spawn(main(process), name)})
+        if process.alive:
+            if self._mode is None:
+                self.violations.append(f"{name} has ended, although no request has ended it")
+            process.crash()
+        if process.failure is not None:
+            self.record(f"{name} ended by itself: {process.failure!r}")
+            if _is_unanswered(process.failure):
+                self.gave_up = True
+            else:
+                self.violations.append(f"{name} ended by itself: {process.failure!r}")
+
+    async def _run_job_manager(self, process: SimulatedProcess) -> None:
+        await self._run_process(process, self._job_manager)
 
     async def _run_worker(self, name: str) -> None:
         """Run the process of a worker, once."""
@@ -282,7 +333,19 @@ class SimulatedCluster:
             self.violations.append(f"{name} ended by itself: {process.failure!r}")
 
     async def _job_manager(self, process: SimulatedProcess) -> None:
-        ha = self._ha[process.name] = SimulatedHa(self.durable, process, partial(self._step, process))
+        try:
+            async with self._attending(process) as access:
+                await self._serve(process, access)
+        except* AttemptGivenUp:
+            self.record(f"{process.name} ends: YARN has given its attempt up")
+            process.crash()
+
+    def _attending(self, process: SimulatedProcess) -> AbstractAsyncContextManager[WorkerAccess | None]:
+        return nullcontext() if self.fleet is None else self.fleet.attend(process, HARDWARE)
+
+    async def _serve(self, process: SimulatedProcess, access: WorkerAccess | None) -> None:
+        storage = self.leaders.storage_health(process.name) if self.faults.read_only_members else None
+        ha = self._ha[process.name] = SimulatedHa(self.durable, process, partial(self._step, process), storage)
         other = self.faults.other_timeouts and self.random.random() < self.faults.other_timeouts
         timeout_s = self.faults.heartbeat_timeout_s / (3.0 if other else 1.0)
         configuration = Configuration(
@@ -309,11 +372,11 @@ class SimulatedCluster:
                 work_dir="work",
                 checkpoints_dir=CHECKPOINTS,
                 savepoints=self.savepoints,
-                clock_ms=lambda: now_ms() + self.clock_errors_ms.get(process.name, 0),
+                clock_ms=lambda: self.wall_ms(process.name),
                 boot_time_s=asyncio.get_running_loop().time,
                 random=self.random,
                 hostname=process.name,
-                workers=None if (fleet := self.fleet) is None else lambda _: fleet.open(process, HARDWARE),
+                workers=None if access is None else access.open,
                 term_transport=term_transport,
                 watches_leader=self.faults.deaths_noticed,
                 mode=SESSION if self._mode is None else self._mode(),
@@ -327,10 +390,13 @@ class SimulatedCluster:
                 self._check_leader_acts(token, "answered a client")
 
         process.serve(DispatcherGateway, components.dispatcher.gateway, on_call)
-        status = await components.run(LeaderAddresses(rpc=process.address, rest=""))
+        attempt = None if access is None else access.attempt
+        status = await components.run(LeaderAddresses(rpc=process.address, rest="", attempt=attempt))
         self.record(f"{process.name} has ended with {status}")
         if status.is_final:
             self.shut_downs.append(status)
+            if access is not None:
+                await access.finish()
 
     def _check_leader_acts(self, token: FencingToken, what: str) -> None:
         """Check that a leader does nothing once a newer one leads. One that was declared dead learns of it later."""
@@ -347,12 +413,16 @@ class SimulatedCluster:
         process.require_alive()
         if not back and self._ha[process.name].election.paused(token) is not None:
             raise Unavailable(f"the store is out of reach at {name}")
-        if not back and self.full_disks and operation.rpartition(".")[2] in _WRITES:
+        if not back and self.full_disks[process.name] and operation.rpartition(".")[2] in _WRITES:
             raise Unavailable(f"the disk is full at {name}")
         if back and operation.rpartition(".")[2] in _WRITES and token.epoch < self.durable.token.epoch:
             newest = self.durable.token.epoch
             self.violations.append(f"epoch {token.epoch} wrote ({operation}) after epoch {newest} began")
+        if back and operation == _RECORDING:
+            self.unexplained_attempts.check()
         doomed = self.faulty() and self.random.random() < self.faults.crash_at_step
+        if back and operation in _CHANGES and self.faulty() and self.faults.crash_after_change:
+            doomed = doomed or self.random.random() < self.faults.crash_after_change
         if self.faulty() and self.faults.freeze_at_step and self.random.random() < self.faults.freeze_at_step:
             self.record(f"{process.name} at {name}")
             self._injector.freeze(process.name, self._injector.draw_freeze_s())
@@ -369,7 +439,7 @@ class SimulatedCluster:
         process.require_alive()
         if self.faulty() and self.faults.lost_answers and self.random.random() < self.faults.lost_answers:
             self.record(f"{process.name} receives no answer at {name}")
-            raise Unavailable(f"no answer at {name}")
+            raise Unavailable(f"{_NO_ANSWER} at {name}")
 
     def _check_start(self, task: DeployTask) -> None:
         """Check that an attempt begins once, after it was recorded with its TaskManager, and before its job ended."""
@@ -378,8 +448,9 @@ class SimulatedCluster:
             return
         if attempt in self._begun:
             self.violations.append(f"{attempt} began a second time")
-        if len(self._begun) >= _REMEMBERED_STARTS:  # what is checked of ended jobs is that nothing of them begins
+        if len(self._begun) >= self._forget_at:  # what is checked of ended jobs is that nothing of them begins
             self._begun = {each: order for each, order in self._begun.items() if each.job_id in records.graphs}
+            self._forget_at = max(_REMEMBERED_STARTS, 2 * len(self._begun))
         self._begun[attempt] = task
         if attempt.job_id in records.results:
             self.late_starts.append(attempt)
@@ -460,13 +531,23 @@ class SimulatedCluster:
 
         return check
 
+    async def unreturned_slots(self) -> list[str]:
+        """Return what of the TaskManagers the present leader believes to be in use."""
+        try:
+            overview = await self._resource_managers[self.leader()].gateway.overview()
+        except Unavailable:
+            return ["no leader says which slots are in use"]
+        held = [f"{tm.free_slots} of {tm.slots} slots of {tm.id} are free" for tm in overview.task_managers]
+        held = [what for what, tm in zip(held, overview.task_managers, strict=True) if tm.free_slots < tm.slots]
+        return held + [f"{request.name} waits" for request in overview.waiting]
+
     async def _check_slots(self) -> None:
         """Check again and again that no slot is granted twice, and that no request waits for a slot that is free."""
         while True:
             await asyncio.sleep(_SLOT_CHECK_S)
-            for current in self._resource_managers.values():
+            for name, current in self._resource_managers.items():
                 with suppress(Unavailable):
-                    problems = slot_problems(await current.gateway.overview())
+                    problems = slot_problems(await current.gateway.overview(), self.wall_ms(name))
                     self.violations += [problem for problem in problems if problem not in self.violations]
 
     def _new_instance(self, process: str) -> InstanceId:
@@ -476,7 +557,26 @@ class SimulatedCluster:
 
     def _on_term(self, token: FencingToken) -> None:
         self._term_began_s = asyncio.get_running_loop().time()
-        self.record(f"{self.leader()} leads in epoch {token.epoch}")
+        name, tasks = self.leader(), self._tasks
+        former, self._latest_token = self._latest_token, token
+        if former is not None and self.fleet is not None and self.fleet.is_given_up(former.session.rpartition("/")[0]):
+            self._declared_dead_s[former] = self._term_began_s  # by the next attempt
+        self.terms_ms.append(now_ms())
+        self.leaders.on_term(token)
+        self.lags_ms.append(now_ms() - self._retention_ms(name))
+        self.record(f"{name} leads in epoch {token.epoch}")
+        if tasks is None or not self.faults.unheard_successors or token.epoch == 1 or not self.faulty():
+            return
+        if self.random.random() < self.faults.unheard_successors:
+            overview = self._resource_managers[name].gateway.overview
+            tasks.create_task(self._injector.silence_successor(name, overview), name="silence-successor")
+
+    def _retention_ms(self, name: str) -> int:
+        """Return where the retention clock of a term begins: where it is recorded, else at the leader's wall clock."""
+        payload = self.durable.records.retention_clock
+        if payload is None:
+            return self.wall_ms(name)
+        return payloads.RETENTION_READING.decode(payload, "the retention clock").clock_ms
 
     async def _end_faults(self) -> None:
         """Lose no more messages once the faults are over: no guarantee holds for a component that is unreachable.
@@ -513,3 +613,10 @@ class _Watchdog:
 
 async def _no_blobs(key: BlobKey) -> Path:
     raise NotFound(f"no blob {key}")
+
+
+def _is_unanswered(failure: BaseException) -> bool:
+    """Return whether a JobManager has ended, as it should, because the stores did not answer it for long."""
+    if isinstance(failure, BaseExceptionGroup):
+        return all(map(_is_unanswered, cast("BaseExceptionGroup[BaseException]", failure).exceptions))
+    return isinstance(failure, Unavailable) and failure.public.startswith(_NO_ANSWER)

@@ -7,19 +7,28 @@ and may last beyond it.
 from __future__ import annotations
 
 import asyncio
+import math
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from random import Random
 from typing import Final, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from flintlock.model.errors import Unavailable
+from flintlock.model.slots import ResourceOverview
 from flintlock.testing.fakes.fake_spark import FakeEngineLauncher, FakeSpark
 from flintlock.testing.fakes.fake_zookeeper import ENSEMBLE, FakeEnsemble
 from flintlock.testing.simulation.network import Link, SimulatedNetwork
 from flintlock.testing.virtual_time import now_ms
 
 _MONTH_S: Final = 30 * 86400.0
+_TAKEOVER_POLL_S: Final = 0.02
+_TAKEOVER_POLLS: Final = 1000
 _FULL_S: Final = 45.0  # longer than anything that is retried for a limited time
+_READ_ONLY_S: Final = 120.0  # longer than a leader that cannot write may take to give way
+_BROKEN_S: Final = 90.0
 
 
 class Faults(Struct, frozen=True, kw_only=True):
@@ -28,7 +37,11 @@ class Faults(Struct, frozen=True, kw_only=True):
     crash_at_step: float = 0.0  # probability that a JobManager dies at a step of the stores
     freeze_at_step: float = 0.0  # probability that it freezes there, in some cases past its session or the leases
     job_manager_crashes: int = 0  # at random times
+    crash_after_change: float = 0.0  # probability that it dies once a change of a job is stored
     job_manager_freezes: int = 0
+    blocked_loops: int = 0  # of JobManagers: their sessions live on, and many never go on
+    brief_freezes: int = 0  # of the leader, for less than a session
+    unheard_successors: float = 0.0  # probability that a TaskManager hears nothing of a new leader
     false_deaths: int = 0  # leaders that are declared dead while they may be alive
     deaths_noticed: bool = True  # else a dead leader is succeeded only after its session has expired
     task_manager_crashes: int = 0
@@ -59,28 +72,47 @@ class Faults(Struct, frozen=True, kw_only=True):
     unrecorded_attempts: int = 0  # attempts on TaskManagers that no JobMaster knows
     damaged_graphs: int = 0  # stored graphs that cannot be read any more
     full_disks: int = 0  # times at which no JobManager can write to the stores, for a while; all of them can read
+    read_only_members: int = 0  # times at which one JobManager reads the stores and cannot write, for a while
+    broken_ports: int = 0  # JobManagers that refuse all connections from some moment on, and send as before
+    containers: bool = False  # workers are containers of YARN, and JobManagers attempts of one application
+    lost_containers: int = 0  # that YARN writes off: some run on
+    abandoned_attempts: int = 0  # of the application that YARN gives up while they run
+    absences_of_yarn: int = 0  # times at which YARN answers no heartbeat, for a while
     lost_answers: float = 0.0  # probability that a step of the stores is Unavailable: before it took effect, or after
     heartbeat_timeout_s: float = 60.0
     other_timeouts: float = 0.0  # probability that a JobManager is started with a third of that
     session_timeout_s: float = 4.0
     until_s: float = 60.0
+    job_managers: int | None = None  # how many there are; None: one to three
     task_managers: int | None = None  # how many there are; None: one or two
     joins: bool = False  # all jobs have steps that read several blocking results
     cancels: float = 0.35  # probability that a job is cancelled
+    cancels_within_s: float = 0.0  # how long after its acknowledgement at most; 0: at once, while it starts, or later
 
     @property
     def leads_throughout(self) -> bool:
         """Whether the first leader leads until the end."""
         return not (
             self.crash_at_step
+            or self.crash_after_change
             or self.freeze_at_step
             or self.job_manager_crashes
             or self.job_manager_freezes
+            or self.blocked_loops
+            or self.brief_freezes
             or self.false_deaths
             or self.member_cuts
             or self.store_partitions
             or self.lone_servers
+            or self.read_only_members
+            or self.broken_ports
+            or self.abandoned_attempts
         )
+
+    @property
+    def leads_while_it_writes(self) -> bool:
+        """Whether leaders change only because one cannot write to the stores."""
+        return bool(self.read_only_members) and structs.replace(self, read_only_members=0).leads_throughout
 
     @property
     def freezes_leaders(self) -> bool:
@@ -88,11 +120,15 @@ class Faults(Struct, frozen=True, kw_only=True):
         return bool(
             self.freeze_at_step
             or self.job_manager_freezes
+            or self.blocked_loops
+            or self.brief_freezes
             or self.false_deaths
             or self.member_cuts
             or self.store_partitions
             or self.lone_servers
             or self.full_disks
+            or self.read_only_members
+            or self.broken_ports
         )
 
     @property
@@ -109,7 +145,11 @@ class Faults(Struct, frozen=True, kw_only=True):
             or self.freezes
             or self.lost_results
             or self.other_timeouts
+            or self.unheard_successors
             or self.refusals
+            or self.broken_ports
+            or self.lost_containers
+            or self.abandoned_attempts
             or self.equal_ids
             or self.unrecorded_attempts
         )
@@ -127,7 +167,7 @@ class Victims(Protocol):
     task_managers: list[str]
     launchers: dict[str, FakeEngineLauncher]
     clock_errors_ms: dict[str, int]
-    full_disks: int
+    full_disks: Counter[str]
     lost_results: list[tuple[int, frozenset[str]]]
 
     def record(self, what: str) -> None:
@@ -140,6 +180,10 @@ class Victims(Protocol):
 
     def leader(self) -> str:
         """Return which JobManager was the latest to lead."""
+        ...
+
+    async def block_loop(self, name: str, length_s: float) -> None:
+        """Let the event loop of a JobManager stand still."""
         ...
 
     def declare_leader_dead(self) -> None:
@@ -170,6 +214,7 @@ class FaultInjector:
         for count, fault in (
             (faults.job_manager_crashes, self._crash_a_job_manager),
             (faults.job_manager_freezes, self._freeze_a_job_manager),
+            (faults.brief_freezes, self._freeze_the_leader_briefly),
             (faults.false_deaths, self._declare_leader_dead),
             (faults.task_manager_crashes, self._crash_a_task_manager),
             (faults.engine_crashes, self._crash_an_engine),
@@ -184,8 +229,11 @@ class FaultInjector:
             (faults.lost_results, self._lose_results),
             (faults.clock_jumps, self._set_a_clock),
             (faults.full_disks, self._fill_the_disk),
+            (faults.read_only_members, self._hinder_writes_of_one),
+            (faults.broken_ports, self._break_a_port),
             (faults.damaged_graphs, self._damage_a_graph),
             (faults.unrecorded_attempts, self._deploy_unrecorded),
+            (faults.blocked_loops, self._block_a_loop),
         ):
             for _ in range(count):
                 delay_s = self._random.uniform(1.0, faults.until_s)
@@ -212,16 +260,44 @@ class FaultInjector:
     async def _fill_the_disk(self) -> None:
         length_s = self._random.uniform(1.0, _FULL_S)
         self._cluster.record(f"the disk is full for {length_s:.1f} s")
-        self._cluster.full_disks += 1
-        await asyncio.sleep(length_s)
-        self._cluster.full_disks -= 1
+        await self._fill(self._cluster.job_managers, length_s)
         self._cluster.record("the disk has room")
+
+    async def _hinder_writes_of_one(self) -> None:
+        """Let one JobManager read the stores, but not write, in some cases for longer than it may lead so."""
+        name, length_s = self._draw_job_manager(), self._random.uniform(1.0, _READ_ONLY_S)
+        self._cluster.record(f"{name} cannot write for {length_s:.1f} s")
+        await self._fill([name], length_s)
+        self._cluster.record(f"{name} can write again")
+
+    async def _fill(self, names: list[str], length_s: float) -> None:
+        self._cluster.full_disks.update(names)
+        await asyncio.sleep(length_s)
+        self._cluster.full_disks.subtract(names)
+
+    async def _break_a_port(self) -> None:
+        """Let a JobManager refuse the connections of all others: what it sends itself arrives, and is answered."""
+        name, length_s = self._draw_job_manager(), self._random.uniform(1.0, _BROKEN_S)
+        others = [each for each in (*self._cluster.job_managers, *self._cluster.task_managers) if each != name]
+        self._cluster.record(f"{name} refuses all connections for {length_s:.1f} s")
+        self._cluster.network.refuse(others, name)
+        await asyncio.sleep(length_s)
+        self._cluster.network.accept(others, name)
+        self._cluster.record(f"{name} accepts connections")
 
     async def _crash_a_job_manager(self) -> None:
         self._cluster.crash(self._draw_job_manager(), "at a random time")
 
+    async def _freeze_the_leader_briefly(self) -> None:
+        self.freeze(self._cluster.leader(), self._random.uniform(0.3, 0.5) * self._faults.session_timeout_s)
+
     async def _freeze_a_job_manager(self) -> None:
         self.freeze(self._draw_job_manager(), self.draw_freeze_s())
+
+    async def _block_a_loop(self) -> None:
+        """Block the loop of a JobManager: for less than its session timeout, or without an end."""
+        shorter_s = self._random.uniform(0.2, 0.6) * self._faults.session_timeout_s
+        await self._cluster.block_loop(self._draw_job_manager(), self._random.choice([shorter_s, math.inf, math.inf]))
 
     async def _declare_leader_dead(self) -> None:
         self._cluster.declare_leader_dead()
@@ -273,6 +349,28 @@ class FaultInjector:
         for leader in leaders:
             network.set_link(leader, name, None)
         self._cluster.record(f"healed from {name}")
+
+    async def silence_successor(self, leader: str, overview: Callable[[], Awaitable[ResourceOverview]]) -> None:
+        """Let the first TaskManager that registers with a new leader hear nothing of it after its first heartbeat."""
+        network, leases_s = self._cluster.network, 1.2 * self._faults.heartbeat_timeout_s
+        names = list(self._cluster.task_managers)
+        for name in names:
+            network.set_link(leader, name, Link(min_delay_s=0.2, max_delay_s=0.3))
+        registered: list[str] = []
+        for _ in range(_TAKEOVER_POLLS):
+            with suppress(Unavailable):
+                registered = [tm.address for tm in (await overview()).task_managers if tm.address in names]
+            if registered:
+                break
+            await asyncio.sleep(_TAKEOVER_POLL_S)
+        for name in registered[:1]:
+            self._cluster.record(f"{name} hears nothing of {leader} for {leases_s:.1f} s")
+            network.cut(leader, name, one_way=True)
+            await asyncio.sleep(leases_s)
+            network.heal(leader, name)
+            self._cluster.record(f"{name} hears {leader} again")
+        for name in names:
+            network.set_link(leader, name, None)
 
     async def _refuse_connections(self) -> None:
         length_s = self._random.uniform(1.0, 30.0)

@@ -18,6 +18,7 @@ from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.election import LatchElection
 from flintlock.ha.zookeeper.leader import ZooKeeperLeaderRegister, ZooKeeperLeaderRetrieval
 from flintlock.ha.zookeeper.operations import Create
+from flintlock.ha.zookeeper.storage.storage_health import StorageHealth
 from flintlock.ha.zookeeper.writer import FencedWriter
 from flintlock.model.errors import FlintlockError
 from flintlock.model.ids import Epoch, FencingToken
@@ -64,19 +65,30 @@ class DurableCluster:
 class SimulatedHa:
     """HaServices of one JobManager process. Its link runs as a task of that process."""
 
-    def __init__(self, durable: DurableCluster, process: SimulatedProcess, step: TermStep) -> None:
+    def __init__(
+        self,
+        durable: DurableCluster,
+        process: SimulatedProcess,
+        step: TermStep,
+        storage: StorageHealth | None = None,
+    ) -> None:
         self._durable: Final = durable
         self._step: Final = step
         link = FakeLink(durable.ensemble, process)
         process.spawn(link.run(), "zookeeper-link")
+        if storage is not None:
+            process.spawn(storage.run(), "storage-health")
         self.election: Final = LatchElection(
             link=link,
             paths=_PATHS,
             new_session=lambda: f"{process.name}/{link.session}",
             clock_s=asyncio.get_running_loop().time,
+            storage_health=storage,
         )
         self.leader: Final = ZooKeeperLeaderRegister(link, _PATHS, FencedWriter(link, _PATHS, self.election.guard))
         self.leader_timeout_s: Final = durable.ensemble.timeout_s
+        self.standstill_limit_s: Final = self.leader_timeout_s
+        self.link: Final = link
         self.blobs: Final = None
 
     def stores(self, token: FencingToken) -> MemoryStores:

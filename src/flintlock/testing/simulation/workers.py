@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from random import Random
-from typing import Final
+from typing import Final, Protocol
 
+from flintlock.entrypoints.workers.providers import WorkerDriverOpener
 from flintlock.gateways.workers import WorkerEnded
+from flintlock.ha.leader_info import ApplicationAttempt
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import TaskManagerId
 from flintlock.model.jobgraph import Resources
@@ -28,6 +30,68 @@ SETTINGS: Final = {
 }
 #: After which time without a leader a worker ends by itself.
 UNREGISTERED_S: Final = 300.0
+
+
+class WorkerAccess(Protocol):
+    """What one JobManager has to do with workers."""
+
+    @property
+    def attempt(self) -> ApplicationAttempt | None:
+        """Which one of the application it is, where something counts them."""
+        ...
+
+    @property
+    def open(self) -> WorkerDriverOpener:
+        """Opens the driver of one term."""
+        ...
+
+    async def finish(self) -> None:
+        """The cluster has shut down for good."""
+        ...
+
+
+class AnyFleet(Protocol):
+    """All workers of a cluster."""
+
+    @property
+    def machines(self) -> dict[TaskManagerId, str]:
+        """Where each of those is that run."""
+        ...
+
+    def left_over(self) -> list[str]:
+        """Return what has not ended."""
+        ...
+
+    def begin(self, tasks: asyncio.TaskGroup) -> None:
+        """Run workers as children of this group."""
+        ...
+
+    def is_given_up(self, host: str) -> bool:
+        """Return whether another JobManager was started in place of the one at this address."""
+        ...
+
+    def attend(self, process: SimulatedProcess, hardware: Hardware) -> AbstractAsyncContextManager[WorkerAccess]:
+        """Give the process of a JobManager access to workers while it runs."""
+        ...
+
+
+class LocalAccess:
+    """A JobManager's access to workers of its machine."""
+
+    attempt: ApplicationAttempt | None = None
+
+    def __init__(self, fleet: Fleet, process: SimulatedProcess, hardware: Hardware) -> None:
+        self._fleet: Final = fleet
+        self._process: Final = process
+        self._hardware: Final = hardware
+
+    @property
+    def open(self) -> WorkerDriverOpener:
+        """Opens the driver of one term."""
+        return lambda _: self._fleet.open(self._process, self._hardware)
+
+    async def finish(self) -> None:
+        """Leave everything as it is."""
 
 
 class Fleet:
@@ -48,6 +112,19 @@ class Fleet:
     def begin(self, tasks: asyncio.TaskGroup) -> None:
         """Run workers as children of this group."""
         self._tasks = tasks
+
+    def left_over(self) -> list[str]:
+        """Return the workers that run."""
+        return list(self.machines)
+
+    def is_given_up(self, host: str) -> bool:
+        """Return False: a JobManager is started again only when it has ended."""
+        return False
+
+    @asynccontextmanager
+    async def attend(self, process: SimulatedProcess, hardware: Hardware) -> AsyncGenerator[LocalAccess]:
+        """Give a JobManager access to the workers of its machine."""
+        yield LocalAccess(self, process, hardware)
 
     @asynccontextmanager
     async def open(self, process: SimulatedProcess, hardware: Hardware) -> AsyncGenerator[SimulatedWorkers]:
@@ -109,10 +186,14 @@ class SimulatedWorkers:
         """Where its workers run."""
         return self._process.name
 
-    @property
-    def taken_over(self) -> tuple[TaskManagerId, ...]:
-        """The workers that ran at this machine when the term began."""
+    async def taken_over(self) -> tuple[TaskManagerId, ...]:
+        """Return the workers that ran at this machine when the term began."""
         return self._taken_over
+
+    async def found(self) -> TaskManagerId:
+        """Wait for ever: all are known."""
+        never: asyncio.Future[TaskManagerId] = asyncio.get_running_loop().create_future()
+        return await never
 
     @property
     def slots(self) -> int:

@@ -20,6 +20,7 @@ from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex, Resources, v
 from flintlock.model.operations import Operation, Result, SaveMode, Sink, Source, Sql
 from flintlock.model.slots import Hardware
 from flintlock.model.states import JobStatus
+from flintlock.testing.simulation.faults import Faults
 
 UNLIMITED: Final = 1000
 #: How often jobs are restarted after failures of their own: never, once, or without a limit in practice.
@@ -29,8 +30,8 @@ _GIB: Final = 1 << 30
 #: What every TaskManager of the simulation has, for two slots.
 HARDWARE: Final = Hardware(cpu_cores=4, physical_memory=8 * _GIB)
 #: What steps ask for: less than a slot's share, or more. 0 asks for nothing in particular.
-_CPU: Final = (0.0, 0.5, 2.0, 3.0)
-_MEMORY: Final = (0, _GIB, 6 * _GIB)
+CPU: Final = (0.0, 0.5, 2.0, 3.0)
+MEMORY: Final = (0, _GIB, 6 * _GIB)
 
 
 #: In how many runs jobs have more of what a user can ask for.
@@ -57,12 +58,15 @@ class ObservedJob(Struct):
     statuses: list[JobStatus] = []  # as they were observed, without repeats
     ended: bool = False  # as it was observed last
     submitted_s: float | None = None  # when its client first sent it
+    acknowledged_s: float = 0.0
     alive_s: float = 0.0  # when it was last known not to have ended
+    working_s: float = 0.0  # when it was last known not to be ending
+    ended_s: float = 0.0  # when it was first known to have ended
     cancel_kind: CancelKind = CancelKind.COMMAND
     dropped: bool = False  # an operator has dropped it from the quarantine
     restored: bool = False  # an operator has put it back from the quarantine
     forced: bool = False  # a cancel by force was sent
-    by_rate: bool = False  # its strategy allows `retries` failures in some time, not in all
+    rate_s: float = 0.0  # in which time its strategy allows `retries` failures; 0: in all
     timeout_s: float = 0.0  # its `job.timeout`; 0 is none
     await_s: float = 0.0  # how long its client waits for the end in one call; 0: it asks again and again
     attached_s: float = math.inf  # how long its client stays attached, if it is
@@ -110,20 +114,22 @@ def _draw_strategy(random: Random, job: ObservedJob, config: dict[str, str]) -> 
             "restart-strategy.exponential-delay.attempts-before-reset-backoff": str(job.retries),
         }
     else:
-        job.retries, job.by_rate = random.choice([1, 3]), True
+        job.retries = random.choice([1, 3])
+        interval = random.choice(["2 s", "30 s"])
+        job.rate_s = float(interval.removesuffix(" s"))
         config |= {
             "restart-strategy.type": "failure-rate",
             "restart-strategy.failure-rate.max-failures-per-interval": str(job.retries),
-            "restart-strategy.failure-rate.failure-rate-interval": random.choice(["2 s", "30 s"]),
+            "restart-strategy.failure-rate.failure-rate-interval": interval,
             "restart-strategy.failure-rate.delay": "200 ms",
         }
 
 
-def draw_cancel_delay_s(random: Random, probability: float) -> float | None:
+def draw_cancel_delay_s(random: Random, faults: Faults) -> float | None:
     """Draw how long after its acknowledgement a job is cancelled: at once, while it starts, later, or not at all."""
-    if random.random() >= probability:
+    if random.random() >= faults.cancels:
         return None
-    return random.uniform(0.0, random.choice([0.0, 0.2, 2.0, 8.0]))
+    return random.uniform(0.0, faults.cancels_within_s or random.choice([0.0, 0.2, 2.0, 8.0]))
 
 
 def with_id(graph: JobGraph, job_id: JobId) -> JobGraph:
@@ -175,7 +181,7 @@ def _draw_graph(random: Random, number: int, retries: int, *, joins: bool) -> Jo
                 inputs=tuple(StepName(item) for item in step.inputs),
                 exchange=step.exchange,
                 parallelism=None,
-                resources=Resources(cpu=random.choice(_CPU), memory=random.choice(_MEMORY)) if resources else None,
+                resources=Resources(cpu=random.choice(CPU), memory=random.choice(MEMORY)) if resources else None,
             )
             for step in steps
         ),

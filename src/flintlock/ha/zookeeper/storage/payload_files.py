@@ -62,6 +62,12 @@ _NAME: Final = re.compile(r"[a-z]+/([0-9a-f]+)-(\d+)-[0-9a-f]{32}")  # kind, own
 
 _PIECE: Final = 1 << 20
 
+PROBE_OWNER: Final = "0"
+"""The owner, no job, of the files that are written to find out whether that is possible."""
+
+#: What they have: so much that it takes room.
+_PROBE: Final = bytes(4096)
+
 
 class PayloadGone(Exception):
     """The file that a pointer names does not exist."""
@@ -84,6 +90,8 @@ class PayloadFiles:
         self._copying: Final = asyncio.Semaphore(COPIES)
         self._limit_s: Final = limit_s
         self._threads: Final = DaemonThreads(THREADS, "payloads")
+        self._checking: Final = DaemonThreads(1, "storage-read-check")  # checks that hang take no thread from payloads
+        self._checking_writes: Final = DaemonThreads(1, "storage-write-check")
 
     async def write(self, kind: str, owner: str, epoch: Epoch, payload: bytes) -> str:
         """Store a payload under a new name and return the name, once it is durable. Raises Unavailable.
@@ -128,8 +136,16 @@ class PayloadFiles:
         Neither may it be one of which this process can read nothing, as another user's. Otherwise every job would be
         mistaken for an unreadable one.
         """
+        await self._check_marker(None)
+
+    async def check_readable(self) -> None:
+        """Raise Unavailable as `check_directory`, however long it takes, in a thread of its own."""
+        await self._check_marker(self._checking)
+
+    async def _check_marker(self, checking: DaemonThreads | None) -> None:
+        path = self._path(self.marker)
         try:
-            await self._do("read", self.marker, lambda: cast("bytes", self._fs.cat_file(self._path(self.marker))))
+            await self._do("read", self.marker, lambda: cast("bytes", self._fs.cat_file(path)), checking=checking)
         except PayloadUnreadable as error:
             raise Unavailable(f"high-availability.storageDir cannot be read: {error}") from error
         except PayloadGone:
@@ -137,6 +153,19 @@ class PayloadFiles:
                 f"{self._path(self.marker)} does not exist: high-availability.storageDir is not mounted, or not the one"
                 " that this cluster has used so far"
             ) from None
+
+    async def check_writable(self) -> None:
+        """Raise Unavailable if nothing can be written to the storage directory. What a check leaves behind is swept.
+
+        It is waited for however long it takes, and has a thread of its own.
+        """
+        name = _new_name("progress", PROBE_OWNER, Epoch(0))
+
+        def work() -> None:
+            self._write(name, _PROBE)
+            self._remove_quietly(name)
+
+        await self._do("written", name, work, checking=self._checking_writes)
 
     async def discard(self, names: Collection[str]) -> None:
         """Remove files without a pointer. One that cannot be removed is left behind, and logged."""
@@ -160,7 +189,8 @@ class PayloadFiles:
 
     async def close(self) -> None:
         """End the threads. Work that hangs is given up after a while; what it leaves behind is swept."""
-        await asyncio.to_thread(self._threads.close, _CLOSE_S)
+        pools = (self._threads, self._checking, self._checking_writes)
+        await asyncio.gather(*(asyncio.to_thread(pool.close, _CLOSE_S) for pool in pools))
 
     async def claim(self) -> None:
         """Initialise the storage directory: folders and a marker, durably. Raises Unavailable."""
@@ -191,13 +221,16 @@ class PayloadFiles:
         what: str,
         name: str,
         work: Callable[[], T],
+        *,
         undo: Callable[[], None] | None = None,
         limit_s: float | None = None,
+        checking: DaemonThreads | None = None,
     ) -> T:
+        """Have work done in a thread, or, however long it takes, by the thread of a check."""
         limit_s = limit_s or self._limit_s
         try:
-            done = self._threads.submit(work)
-            limit = asyncio.timeout(limit_s)
+            done = (checking or self._threads).submit(work)
+            limit = asyncio.timeout(None if checking else limit_s)
             try:
                 async with limit:
                     return await asyncio.wrap_future(done)

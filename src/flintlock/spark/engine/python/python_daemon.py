@@ -5,9 +5,9 @@ output of workers goes (`worker_output`), come in the environment. Rejected: `sp
 limits address space (see `host.memory_limit`): with 512 MiB a worker cannot even import pandas and allocate an Arrow
 array.
 
-Executors of a standalone cluster start it as well: there it ends once it has had no worker for a while. Spark starts a
-daemon for each session, ends none, and starts one that has ended again; those of a local engine are ended with their
-sessions (`python_workers`).
+Executors of a standalone cluster start it as well, and those on YARN of TaskManagers in containers: there it ends once
+it has had no worker for a while. Spark starts a daemon for each session, ends none, and starts one that has ended
+again; those of a local engine are ended with their sessions (`python_workers`).
 """
 
 from __future__ import annotations

@@ -30,11 +30,12 @@ from flintlock.model.tasks import Failure, FailureKind, Frame
 from flintlock.spark.environments import EnvironmentFailed
 from flintlock.spark.region.errors.hints import hints
 from flintlock.spark.region.errors.spark_errors import SparkError
+from flintlock.spark.region.errors.state_changes import state_change
 
 MESSAGE_LIMIT: Final = 16 << 10
 TRACE_LIMIT: Final = 64 << 10
 
-_HOME: Final = str(Path(__file__).parents[2]) + "/"  # of flintlock.spark
+_HOME: Final = str(Path(__file__).parents[3]) + "/"  # of flintlock
 _STDLIB: Final = sysconfig.get_path("stdlib") + "/"
 _PACKAGES: Final = re.compile(
     r"(?:site-packages|dist-packages|pyspark\.zip|py4j-[^/]*\.zip)/"
@@ -45,6 +46,7 @@ _INSTALLED: Final = re.compile(r"/(?:site-packages|dist-packages)/")
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _FRAME: Final = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)')
 _MARKERS: Final = re.compile(r"\s*[~^]+\s*")
+_REPEATED: Final = re.compile(r"\s*\[Previous line repeated \d+ more times?\]")
 _RAISED: Final = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?", re.DOTALL)
 _CALL_SITE: Final = re.compile(r"(?P<file>.+):(?P<line>\d+)")
 _MEMORY: Final = (
@@ -63,10 +65,11 @@ _NO_SPACE: Final = "No space left on device"  # the operating system's words, wh
 class TaskError(Exception):
     """A failure that Flintlock itself detects and describes."""
 
-    def __init__(self, kind: FailureKind, message: str, step: StepName | None = None) -> None:
+    def __init__(self, kind: FailureKind, message: str, step: StepName | None = None, *, exception: str = "") -> None:
         super().__init__(message)
         self.kind: Final = kind
         self.step: Final = step
+        self.exception: Final = exception  # what it is called, where users may look for that
 
 
 class Interrupted(KeyboardInterrupt):
@@ -113,6 +116,9 @@ def failure_of(
     )
     message, context = _plain(spark.message, contexts)
     message += "".join(f"\n{hint}" for hint in hints(spark, message))
+    changed = state_change(spark.message) if spark.is_spark and worker is None else None
+    if changed is not None:
+        message = changed.message
     kind = kind_of(error, in_user_code=in_user_code or bool(frames), worker=worker.exception if worker else None)
     return Failure(
         kind=kind,
@@ -121,7 +127,7 @@ def failure_of(
         exception=worker.exception if worker else type_name(error),
         step=_step(error, step, frames, contexts, sources),
         frames=frames,
-        error_class=spark.error_class,
+        error_class=spark.error_class if changed is None else changed.condition,
         query_context=context,
         stack_trace=_cut("".join(traceback.format_exception(error)), TRACE_LIMIT),
         jvm_stack_trace=_cut(spark.jvm_stack_trace, TRACE_LIMIT) if spark.jvm_stack_trace else None,
@@ -164,6 +170,8 @@ def kind_of(error: BaseException, *, in_user_code: bool = False, worker: str | N
     state = spark.sql_state or ""
     if type(error).__name__ in {"AnalysisException", "ParseException"} or state[:2] in {"42", "0A"}:
         return FailureKind.ANALYSIS
+    if state_change(spark.message) is not None:
+        return FailureKind.ANALYSIS  # of a batch that has failed: the type and the state are those of every such batch
     if state[:2] in {"22", "P0"} or not spark.from_server:
         return FailureKind.USER_CODE
     return FailureKind.SPARK_TASK
@@ -232,7 +240,7 @@ def python_traceback(text: str) -> _Python | None:
         elif frames and not rest and line.startswith("    "):
             if not frames[-1].source and not _MARKERS.fullmatch(line):
                 frames[-1] = Frame(frames[-1].file, frames[-1].line, frames[-1].function, line.strip())
-        elif line.strip():
+        elif line.strip() and (rest or not _REPEATED.fullmatch(line)):
             rest.append(line)
     # Without what the JVM appends to the worker's message
     raised = re.split(r"\n?\s*SQLSTATE: |\n\tat |\n\nJVM stacktrace:", "\n".join(rest))[0].strip()
@@ -249,7 +257,7 @@ def python_traceback(text: str) -> _Python | None:
 def type_name(error: BaseException) -> str:
     """Return the exception's type as a user writes it: builtins and types of the script without a module."""
     if isinstance(error, TaskError):
-        return ""
+        return error.exception
     kind = type(error)
     if kind.__module__ in {"builtins", "__main__"} or kind.__module__.startswith(("pyspark.errors", __name__)):
         return kind.__qualname__

@@ -13,6 +13,7 @@ from typing import Any, Final
 from flintlock.model.ids import StepName
 from flintlock.model.tasks import FailureKind
 from flintlock.spark.region.errors.failures import TaskError
+from flintlock.spark.region.plan_hook import statement_of
 from flintlock.spark.region.sql_text import created_table
 
 _REMEDY: Final = (
@@ -67,7 +68,7 @@ def _created_by(message: Any) -> str | None:
         case "spark.connect.Command", "write_operation_v2":
             return message.write_operation_v2.table_name if message.write_operation_v2.mode in _CREATING else None
         case "spark.connect.Command", "sql_command":
-            return created_table(message.sql_command.sql or message.sql_command.input.sql.query)
+            return created_table(statement_of(message.sql_command))
         case "spark.connect.Relation", "catalog":
             created = message.catalog.create_table if message.catalog.HasField("create_table") else None
             return created.table_name if created is not None else None

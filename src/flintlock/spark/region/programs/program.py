@@ -126,7 +126,7 @@ def note_late_settings() -> None:
         for key in sorted(_AT_START.intersection(options) - noted):
             noted.add(key)
             sys.stderr.write(
-                f"[flintlock: {key} is ignored, the driver runs already; set it with -D {key}={options[key]}]\n"
+                f"[flintlock: {key} is ignored, the driver is already running; set it with -D {key}={options[key]}]\n"
             )
         return get_or_create(builder)
 

@@ -1,15 +1,19 @@
 """Notices what a program has changed, so that it is begun again only where nothing would be done twice.
 
-Python reports to audit hooks what touches anything outside of the process; plans that Spark executes pass through one
-method of PySpark's client. What a program printed is in its log, twice if it begins again.
+Python reports to audit hooks what touches anything outside of the process. Plans that Spark executes are seen where
+PySpark's client sends them, so that one that was refused before does not count. Neither does what ends with the
+session: temporary views, registered functions and SQL queries, whose rows nobody has requested yet. What a program
+printed is in its log, twice if it begins again.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from typing import Any, Final
+
+from flintlock.spark.region.plan_hook import on_every_execution, statement_of
+from flintlock.spark.region.sql_text import lasts_beyond_session
 
 _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _EVENTS: Final = (
@@ -17,6 +21,12 @@ _EVENTS: Final = (
     "smtplib.", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.kill", "os.remove", "os.rename",
     "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.truncate", "os.chmod", "os.chown", "os.utime",
 )  # fmt: skip
+
+#: Commands of Spark Connect whose effect ends with their session.
+_OF_SESSIONS: Final = frozenset({
+    "create_dataframe_view", "get_resources_command", "register_data_source", "register_function",
+    "register_table_function",
+})  # fmt: skip
 
 
 class SideEffects:
@@ -28,16 +38,13 @@ class SideEffects:
 
     def watch(self) -> None:
         """Watch from now on, to the end of the process."""
-        from pyspark.sql.connect.client import SparkConnectClient
-
-        request: Callable[..., Any] = getattr(SparkConnectClient, "_execute_plan_request_with_metadata")  # noqa: B009
-
-        def noted_request(*args: Any, **more: Any) -> Any:
-            self.first = self.first or "run a Spark action"
-            return request(*args, **more)
-
-        setattr(SparkConnectClient, "_execute_plan_request_with_metadata", noted_request)  # noqa: B010
+        on_every_execution(self.note_execution)
         sys.addaudithook(self.observe)
+
+    def note_execution(self, plan: Any) -> None:
+        """Note a plan of Spark Connect that is executed, unless it is a command that only changes its session."""
+        if self.first is None and not (plan.HasField("command") and _is_of_session(plan.command)):
+            self.first = "run a Spark action"
 
     def observe(self, event: str, args: tuple[Any, ...]) -> None:
         """Note an event of Python's audit if it changes something outside of this process and its directory."""
@@ -55,3 +62,10 @@ class SideEffects:
         whole = os.path.abspath(name) if name else ""  # noqa: PTH100 - a link is the name that was opened
         if name and not whole.startswith((self._scratch, "/dev/", "/proc/self/")) and "__pycache__" not in whole:
             self.first = f"written to {name!r}"
+
+
+def _is_of_session(command: Any) -> bool:
+    kind: str | None = command.WhichOneof("command_type")
+    if kind == "sql_command":
+        return not lasts_beyond_session(statement_of(command.sql_command))
+    return kind in _OF_SESSIONS

@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,7 +26,7 @@ from flintlock.model.checking.problems import abbreviated
 from flintlock.model.operations import Program
 from flintlock.model.streaming.query_figures import MAX_QUERIES, MAX_TEXT, QueryFigures
 from flintlock.spark.region.errors.spark_errors import SparkError
-from flintlock.spark.region.streaming.query_figures import observed
+from flintlock.spark.region.streaming.query_figures import QueryObserver
 
 #: How often the queries are observed.
 POLL_S: Final = 1.0
@@ -38,10 +39,14 @@ _CLASSES: Final = ("pyspark.sql.connect.streaming.query", "pyspark.sql.streaming
 class ProgramQueries:
     """The queries of one program. `report` is called with all of them whenever one has changed."""
 
-    def __init__(self, report: Callable[[tuple[QueryFigures, ...]], None]) -> None:
+    def __init__(
+        self, report: Callable[[tuple[QueryFigures, ...]], None], *, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
         self._report: Final = report
+        self._now_s: Final = now_s
         self._found: Final[deque[Any]] = deque()  # objects that PySpark has made, not looked at yet
         self._queries: Final[dict[str, Any]] = {}  # by run id, once for each start; used under the lock
+        self._observers: Final[dict[str, QueryObserver]] = {}
         self._figures: Final[dict[str, QueryFigures]] = {}
         self._reported: tuple[QueryFigures, ...] = ()
         self._lock: Final = threading.Lock()  # held while queries are observed
@@ -85,11 +90,12 @@ class ProgramQueries:
                     run_id = str(query.runId)
                     if run_id not in self._queries:
                         self._queries[run_id] = query
+                        self._observers[run_id] = QueryObserver(now_s=self._now_s)
                         name = str(query.name or f"query-{len(self._queries)}")
                         self._figures[run_id] = QueryFigures(name=name, query_id=str(query.id), run_id=run_id)
             for run_id, figures in self._figures.items():
                 if figures.active:
-                    self._figures[run_id] = _latest(figures, self._queries[run_id])
+                    self._figures[run_id] = _latest(figures, self._queries[run_id], self._observers[run_id])
             shown = tuple(self._figures.values())[-MAX_QUERIES:]
             if shown != self._reported:
                 self._reported = shown
@@ -130,18 +136,22 @@ def activity(program: Program, queries: tuple[QueryFigures, ...]) -> str:
     return f"running {program.script}{streaming}"
 
 
-def _latest(known: QueryFigures, query: Any) -> QueryFigures:
+def _latest(known: QueryFigures, query: Any, observer: QueryObserver) -> QueryFigures:
     """Return the figures of a query as it is now: what Spark does not answer is left as it was."""
     try:
         active = bool(query.isActive)  # asked first: the last batch of a query that has ended is not missed
-        known = observed(known, query)
+        known, _ = observer.observe(known, query)
         if active:
             return known
         error: object = query.exception()
     except Exception as lost:  # noqa: BLE001 - watching fails no program
         gone = SparkError(lost).connection_lost
-        return structs.replace(known, active=False, error="its Spark session has ended") if gone else known
-    return structs.replace(known, active=False, error=abbreviated(_first_line(error), MAX_TEXT))
+        return _ended(known, "its Spark session has ended") if gone else known
+    return _ended(known, abbreviated(_first_line(error), MAX_TEXT))
+
+
+def _ended(known: QueryFigures, error: str) -> QueryFigures:
+    return structs.replace(known, active=False, error=error, running_since_ms=0, running_ms=0)
 
 
 def _first_line(error: object) -> str:

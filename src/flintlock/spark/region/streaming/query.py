@@ -20,34 +20,45 @@ from typing import Any, Final
 
 from msgspec import structs
 
+from flintlock.config.options import RESTORE_PATH
 from flintlock.model.ids import StepName
-from flintlock.model.operations import ForeachBatch, Sink
+from flintlock.model.operations import ForeachBatch, Sink, Source
 from flintlock.model.regions import region_outputs
 from flintlock.model.streaming.checkpoints import QueryProgress, StateRescale, StateRescaled, latest_batch
 from flintlock.model.streaming.query_figures import QueryFigures, interval_ms
+from flintlock.model.streaming.savepoints import streaming_sources
 from flintlock.model.streaming.streams import StreamQuery, TriggerKind
 from flintlock.model.tasks import Analysis, DeployTask, FailureKind, StepOutput, TaskFinished
+from flintlock.savepoints.checkpoints import planned_batch
+from flintlock.savepoints.restoring import is_restored
 from flintlock.spark.region.artifacts import Artifacts
 from flintlock.spark.region.backend import SparkBackend
 from flintlock.spark.region.batch import StepFailed, analyze, resolve
+from flintlock.spark.region.console_sinks import CONSOLE, note_console
 from flintlock.spark.region.errors.failures import Interrupted, TaskError
 from flintlock.spark.region.errors.spark_errors import SparkError
 from flintlock.spark.region.plan import StepFrames
 from flintlock.spark.region.programs.lasting_tables import LastingTables
-from flintlock.spark.region.streaming.query_figures import with_progress
+from flintlock.spark.region.streaming.query_figures import QueryObserver
 from flintlock.spark.region.streaming.query_progress import figures_of, with_batch
-from flintlock.spark.region.streaming.query_start import start_query
+from flintlock.spark.region.streaming.query_start import start_comparison, start_query
 from flintlock.spark.region.streaming.rescaling import CheckpointInUse, RescaledCheckpoint, RescaleFailed
+from flintlock.spark.region.streaming.restored_states import compare_state, note_partitions
 from flintlock.spark.region.streaming.sink_log import SinkLog, local_directory, names_in
+from flintlock.spark.region.streaming.state_schemas import adopt_schemas
 from flintlock.spark.runner_messages import Worked
 
 #: How often the query is observed.
 POLL_S: Final = 1.0
 #: How long a query waits for the end of another one on its checkpoint: longer than any lease by default.
 PREDECESSOR_S: Final = 120.0
-#: How Spark says that another query uses the checkpoint: in its log, or in the same engine, by the id of the query.
+#: How Spark says that another query uses the checkpoint: in its log, in that of a source, in that of a file sink into
+#: which both write the same batch, or in the same engine, by the id of the query.
 CONCURRENT: Final = (
     "CONCURRENT_STREAM_LOG_UPDATE",
+    "Multiple streaming jobs detected for",  # the same, of a query that has failed: without its error class
+    "Multiple streaming queries are concurrently using",
+    "Race while writing batch",
     "CONCURRENT_QUERY",
     "another query with same id is already active",
 )
@@ -91,11 +102,13 @@ class StreamingTask:
         self._vertex: Final = region_outputs(task.graph, task.region)[0]
         self._query: Final = self._vertex.query or StreamQuery()
         place = local_directory(self.checkpoint) if task.checkpoint_dir else None
+        self._place: Final = place  # of the checkpoint; None: it is not on a file system of this machine
         self._files: Final = None if place is None else RescaledCheckpoint(place)
         self._sink_log: Final = SinkLog(self._vertex, self.checkpoint)
         self._progress: QueryProgress | None = None  # set when the query is started
         every = self._query.trigger.interval if self._query.trigger.kind is TriggerKind.PROCESSING_TIME else ""
         self._figures = QueryFigures(name=str(self._vertex.name), interval_ms=interval_ms(every))
+        self._observer: Final = QueryObserver(now_s=now_s)
         self._running: Any = None  # the query, from its start until it is stopped or has ended
         self.in_user_code = False  # the function for batches was being loaded when something failed
 
@@ -124,6 +137,8 @@ class StreamingTask:
         if not self._task.checkpoint_dir:
             raise TaskError(FailureKind.INTERNAL, "the task has no checkpoint directory", self._vertex.name)
         self._check_table()
+        if isinstance(self._vertex.operation, Sink) and self._vertex.operation.format == CONSOLE:
+            note_console(self._task.graph.engine)
         self._activity("analysing")
         if self._task.analysis is Analysis.WHOLE:
             analyze(self._frames, self._task.graph, self._config)
@@ -131,7 +146,10 @@ class StreamingTask:
             resolve(self._frames, self._vertex, self._config)
         if self._files is not None:
             self._files.recover()
+        self._check_place()
+        self._adopt_schemas()
         self._sink_log.check(self._compact_interval())
+        self._compare_state()
         give_up_s = self._now_s() + PREDECESSOR_S
         while True:
             try:
@@ -151,6 +169,23 @@ class StreamingTask:
             self._activity(f"waiting for the end of another query of {self._vertex.uid}")
             self._wait(POLL_S)
         return Worked(finished=TaskFinished(outputs=(StepOutput(step=self._vertex.name),)))
+
+    def _check_place(self) -> None:
+        """Raise TaskError if the checkpoint that an attempt or a restore has made is not on this machine.
+
+        A query without one would start from the beginning. Another attempt may run where it is.
+        """
+        if self._place is None:
+            return
+        made = bool(self._task.graph.config.get(RESTORE_PATH.key)) and not is_restored(self._place.parent)
+        if made or (self._task.continues and planned_batch(self._place) is None):
+            raise TaskError(
+                FailureKind.SPARK_TASK,
+                f"the checkpoint {self.checkpoint} of this query is not on the machine of this TaskManager, and the"
+                " query would start from the beginning: all TaskManagers, and the JobManagers, have to share the"
+                " directory state.checkpoints.dir",
+                self._vertex.name,
+            )
 
     def _check_table(self) -> None:
         """Raise TaskError if the sink would write a table that does not last."""
@@ -194,8 +229,7 @@ class StreamingTask:
     def _reverted(self, error: Exception) -> bool:
         """Give a query that has failed on its new state the former one, if it has planned no batch; return whether."""
         wanted, files = self._task.rescale, self._files
-        ended = any(kind.__name__ == _ENDED for kind in type(error).__mro__)
-        if wanted is None or files is None or not ended or not files.may_revert:
+        if wanted is None or files is None or not _has_ended(error) or not files.may_revert:
             return False  # one that may still run must not lose its directory
         batch = latest_batch(names_in(f"{self.checkpoint}/offsets"))
         if batch is not None and not self._sink_log.forget(batch):
@@ -238,6 +272,10 @@ class StreamingTask:
             # A batch that the stop has interrupted may fail; if it fails by itself, it does so again when completed.
             drained = not _is_concurrent(error) and self._drain()
             if not drained:
+                if _has_ended(error):
+                    with suppress(Exception):  # the batches that it has committed since it was observed last
+                        self._observe(query)
+                self._report_gone_on()
                 raise
         finally:
             self._running = None
@@ -268,6 +306,15 @@ class StreamingTask:
         """Report that the query was rescaled, once it goes on: one that fails before may get its former state back."""
         if self._progress is not None and self._progress.rescaled != self._rescaled:
             self._progress = structs.replace(self._progress, rescaled=self._rescaled)
+            self._report(self._progress)
+
+    def _report_gone_on(self) -> None:
+        """Report whether the query that has failed has gone on before that: Spark's figures may not say it yet.
+
+        If it has not, and its job takes the place of another one, that one runs again.
+        """
+        if self._progress is not None and self._sink_log.has_gone_on(self._progress.restored):
+            self._progress = structs.replace(self._progress, gone_on=True)
             self._report(self._progress)
 
     def _complete_batch(self, query: Any) -> None:
@@ -301,31 +348,18 @@ class StreamingTask:
         self._observe(last)
 
     def _observe(self, query: Any) -> None:
-        """Report the batches that the query has committed since it was observed last."""
-        known = progress = self._progress or QueryProgress(checkpoint=self.checkpoint)
-        last: Any = query.lastProgress
-        if last is None:
-            return
-        self._show(last)
-        latest = known.batches[-1].batch if known.batches else -1 if known.restored is None else known.restored
-        # Several batches since then: their progress is still remembered by Spark.
-        reported = query.recentProgress if int(last["batchId"]) > latest + 1 else [last]
-        with suppress(KeyError, TypeError, ValueError):  # figures in a form that is not known fail no query
-            for one in reported:
-                progress = with_batch(progress, figures_of(json.loads(one.json)))
-        if progress is not known:
+        """Report how the query is doing, and the batches that it has committed since it was observed last."""
+        figures, last = self._observer.observe(self._figures, query)
+        if figures is not self._figures:
+            self._figures = figures
+            self._watch((figures,))
+        known = self._progress or QueryProgress(checkpoint=self.checkpoint)
+        progress = known if last is None else _with_batches(known, query, last)
+        if progress != known:
             self._progress = progress
             self._report(progress)
-            if self._files is not None and self._rescaled is not None:
-                self._files.recover()  # the former checkpoint is not needed any more
-
-    def _show(self, last: Any) -> None:
-        """Report how the query is doing, if it has run another batch."""
-        known = self._figures
-        with suppress(KeyError, TypeError, ValueError):
-            self._figures = with_progress(known, json.loads(last.json))
-        if self._figures is not known:
-            self._watch((self._figures,))
+        if progress.batches != known.batches and self._files is not None and self._rescaled is not None:
+            self._files.recover()  # the former checkpoint is not needed any more
 
     def _start(self, *, once: bool = False) -> Any:
         frame, operation, function = self._frames.output(self._vertex), self._vertex.operation, None
@@ -333,7 +367,30 @@ class StreamingTask:
             self.in_user_code = True
             function = self._artifacts.batch_function(operation)
             self.in_user_code = False
+        self._adopt_schemas()
         return start_query(frame, self._vertex, self.checkpoint, function, once=once)
+
+    def _adopt_schemas(self) -> None:
+        """Have the state name its own files: it may have come from a savepoint, or from the copy of a rescale."""
+        if self._place is not None:
+            adopt_schemas(self._place)
+
+    def _compare_state(self) -> None:
+        """Raise what Spark raises if the state that was restored is not that of these steps; only the first attempt."""
+        if self._place is None or self._task.attempt.attempt or self._reads_a_socket():
+            return
+        note_partitions(self._task, self._vertex.uid, self._place)
+
+        def start(copy: str) -> Any:
+            self._activity(f"comparing the state of {self._vertex.name} with its steps")
+            return start_comparison(self._frames.output(self._vertex), self._vertex, copy)
+
+        compare_state(self._place, start, POLL_S)
+
+    def _reads_a_socket(self) -> bool:
+        """Return whether a source gives its rows to whoever connects: a query that is only tried would take them."""
+        steps = (self._task.graph.vertex(name) for name in streaming_sources(self._task.graph, self._vertex))
+        return any(isinstance(step.operation, Source) and step.operation.format == "socket" for step in steps)
 
     def _another_query(self) -> TaskError:
         return TaskError(
@@ -342,6 +399,22 @@ class StreamingTask:
             " earlier attempt left, or one outside of this cluster",
             self._vertex.name,
         )
+
+
+def _with_batches(known: QueryProgress, query: Any, last: Any) -> QueryProgress:
+    """Return the progress with the batches that the query has committed since, the last one of which is given."""
+    latest = known.batches[-1].batch if known.batches else -1 if known.restored is None else known.restored
+    # Several batches since then: their progress is still remembered by Spark.
+    reported = query.recentProgress if int(last["batchId"]) > latest + 1 else [last]
+    with suppress(KeyError, TypeError, ValueError):  # figures in a form that is not known fail no query
+        for one in reported:
+            known = with_batch(known, figures_of(json.loads(one.json)))
+    return known
+
+
+def _has_ended(error: Exception) -> bool:
+    """Return whether an error says that the query has failed, and does not run any more."""
+    return any(kind.__name__ == _ENDED for kind in type(error).__mro__)
 
 
 def _is_concurrent(error: Exception) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from msgspec import structs
 
@@ -19,6 +20,8 @@ from flintlock.model.streaming.query_figures import (
     QueryFigures,
     SourceFigures,
     since_behind,
+    with_running,
+    without_data,
 )
 
 
@@ -51,13 +54,41 @@ def with_progress(known: QueryFigures, progress: Mapping[str, Any]) -> QueryFigu
     return structs.replace(latest, behind_since_ms=since_behind(known if known.batch >= 0 else None, latest))
 
 
-def observed(known: QueryFigures, query: Any) -> QueryFigures:
-    """Return the figures of a query with its latest progress. Raises what the call to Spark raises."""
-    last: Any = query.lastProgress
-    if last is not None:
-        with suppress(KeyError, TypeError, ValueError):  # figures in a form that is not known fail no query
-            return with_progress(known, json.loads(last.json))
-    return known
+class QueryObserver:
+    """Looks at one query again and again; knows since when it has seen the batch run that runs now."""
+
+    def __init__(
+        self,
+        *,
+        now_s: Callable[[], float] = time.monotonic,
+        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._now_s: Final = now_s
+        self._clock_ms: Final = clock_ms
+        self._after = -1  # the batch after which the one that runs was begun
+        self._since_ms = 0  # 0: none runs
+        self._since_s = 0.0  # the same by the clock that is not set
+
+    def observe(self, known: QueryFigures, query: Any) -> tuple[QueryFigures, Any]:
+        """Return the figures of a query as it is now, and Spark's progress of its latest batch; None before the first.
+
+        The figures are the same object if there is nothing to report. Raises what the calls to Spark raise.
+        """
+        status: Any = query.status  # asked first: a batch that ends meanwhile does not lend its time to the next one
+        last: Any = query.lastProgress
+        figures = known
+        if last is not None:
+            with suppress(KeyError, TypeError, ValueError):  # figures in a form that is not known fail no query
+                figures = with_progress(known, json.loads(last.json))
+        if not status["isDataAvailable"]:
+            self._since_ms = 0
+            return without_data(figures), last
+        if not status["isTriggerActive"]:
+            self._since_ms = 0
+        elif not self._since_ms or self._after != figures.batch:
+            self._after, self._since_ms, self._since_s = figures.batch, self._clock_ms(), self._now_s()
+        running_ms = round((self._now_s() - self._since_s) * 1000) if self._since_ms else 0
+        return with_running(figures, self._since_ms, running_ms), last
 
 
 def _source(source: Mapping[str, Any]) -> SourceFigures:

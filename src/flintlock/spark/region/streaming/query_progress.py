@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, cast
 
@@ -27,6 +27,8 @@ def figures_of(progress: Mapping[str, Any]) -> BatchFigures | None:
         input_rows=int(progress.get("numInputRows") or sum(int(source.get("numInputRows", 0)) for source in sources)),
         state_rows=sum(int(operator.get("numRowsTotal", 0)) for operator in operators),
         state_bytes=sum(int(operator.get("memoryUsedBytes", 0)) for operator in operators),
+        file_bytes=_metric(operators, "rocksdbSstFileSize"),
+        written_bytes=_metric(operators, "rocksdbBytesCopied"),
         offsets=tuple(_text(source.get("endOffset")) for source in sources),
         watermark=str(_mapping(progress.get("eventTime")).get("watermark", "")),
     )
@@ -38,6 +40,11 @@ def with_batch(known: QueryProgress, batch: BatchFigures | None) -> QueryProgres
         return known
     earlier = (structs.replace(one, offsets=()) for one in known.batches)
     return structs.replace(known, batches=(*earlier, batch)[-MAX_BATCHES:])
+
+
+def _metric(operators: Iterable[Mapping[str, Any]], name: str) -> int:
+    """Return the sum of a metric that only some state stores have."""
+    return sum(int(_mapping(operator.get("customMetrics")).get(name, 0)) for operator in operators)
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -39,6 +39,12 @@ def start_query(frame: Any, vertex: JobVertex, checkpoint: str, function: Any = 
             raise TaskError(FailureKind.INTERNAL, f"a {type(operation).__name__} is not a query", vertex.name)
 
 
+def start_comparison(frame: Any, vertex: JobVertex, checkpoint: str) -> Any:
+    """Start the query of a sink for the batch that is planned in a checkpoint, without its sink: no row is kept."""
+    writer: Any = frame.writeStream.outputMode((vertex.query or StreamQuery()).output_mode.value).format("noop")
+    return writer.option("checkpointLocation", checkpoint).trigger(once=True).start()
+
+
 def _started(writer: Any, sink: Sink) -> object:
     writer = writer.options(**sink.options)
     if sink.format is not None:

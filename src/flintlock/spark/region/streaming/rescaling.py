@@ -23,6 +23,7 @@ import shutil
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +32,7 @@ from msgspec import Struct
 
 from flintlock.model.streaming.checkpoints import StateRescale, latest_batch
 from flintlock.model.streaming.savepoints import files_of_batch
-from flintlock.savepoints.checkpoints import committed_batch, files_below, offsets_of, state_partitions
+from flintlock.savepoints.checkpoints import commit_entry, committed_batch, files_below, offsets_of, state_partitions
 from flintlock.savepoints.writing import link_or_copy, sync_directories, sync_directory
 
 #: How many attempts may die while they rescale before that is given up.
@@ -155,7 +156,7 @@ class RescaledCheckpoint:
     def _copy(self, copy: Path, batch: int | None) -> None:
         if batch is None:
             raise RescaleFailed("the query has committed no batch")
-        for name in files_of_batch(files_below(self._place), batch):
+        for name in files_of_batch(files_below(self._place), batch, partial(commit_entry, self._place)):
             link_or_copy(self._place / name, copy / name)
 
     def _ends_with(self, batch: int | None) -> bool:

@@ -52,6 +52,12 @@ class SinkLog:
         if is_repartition(checkpoint, planned):
             add_to_sink_log(log, planned, compact_interval)
 
+    def has_gone_on(self, restored: int | None) -> bool:
+        """Return whether a batch after the one that the query continued after is committed, or in its sink."""
+        logs = (f"{self._checkpoint}/commits", *((self._log,) if self._target else ()))
+        latest = (latest_batch(names_in(log)) for log in logs)
+        return any(batch is not None and batch > (-1 if restored is None else restored) for batch in latest)
+
     def forget(self, batch: int) -> bool:
         """Remove the entry of a batch, if the log ends with it; return False if the log is at another batch."""
         if not self._target:
@@ -109,12 +115,12 @@ def sink_ahead(path: str, written: int, planned: int | None) -> str:
     if planned is None:
         return (
             f"the files in {path} were written by another streaming query, up to its batch {written}, and this one"
-            " starts from the beginning: Spark would skip its first batches without a word. Choose another path, or"
+            " starts from the beginning: Spark would skip its first batches silently. Choose another path, or"
             " remove the files"
         )
     return (
         f"the sink {path} has batch {written}, but the checkpoint of this query ends at batch {planned}: Spark would"
-        " skip the batches in between without a word. Choose another path, or restore the query from a later point"
+        " skip the batches in between silently. Choose another path, or restore the query from a later point"
     )
 
 
