@@ -95,21 +95,24 @@ def test_a_token_that_differs_in_one_character_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("body", "named"),
     [
-        {"name": "", "role": "viewer"},
-        {"name": "x" * 101, "role": "viewer"},
-        {"name": "a\nb", "role": "viewer"},
-        {"name": "a", "role": "root"},
-        {"name": "a"},
-        {"name": "a", "role": "viewer", "expires-in": "soon"},
-        {"name": "a", "role": "viewer", "expires-in": "0 s"},
-        {"name": "a", "role": "viewer", "other": 1},
+        ({"name": "", "role": "viewer"}, "'name': give one"),
+        ({"name": "x" * 101, "role": "viewer"}, "'name': give one"),
+        ({"name": "a\nb", "role": "viewer"}, "'name': give one"),
+        ({"name": 5, "role": "viewer"}, "name: expected text, got a whole number"),
+        ({"name": "a", "role": "root"}, "role: 'root' is not one of"),
+        ({"name": "a"}, "the body: needs the key 'role'"),
+        ({"name": "a", "role": "viewer", "expires-in": "soon"}, "soon"),
+        ({"name": "a", "role": "viewer", "expires-in": "0 s"}, "0 s"),
+        ({"name": "a", "role": "viewer", "other": 1}, "other: unknown key"),
+        (["a"], "the body: must be a mapping"),
     ],
 )
-def test_a_token_that_cannot_be_is_refused_and_none_is_made(body: dict[str, Any]) -> None:
+def test_a_token_that_cannot_be_is_refused_with_the_place_and_none_is_made(body: Any, named: str) -> None:
     rest = RestHarness()
-    assert rest.call("POST", "/tokens", json=body).status_code == 400
+    (line,) = rest.refused(400, "POST", "/tokens", json=body)
+    assert named in line
     assert not rest.dispatcher.access_tokens
 
 

@@ -10,13 +10,11 @@ import base64
 import hashlib
 from typing import Final
 
-import msgspec
-
 from flintlock.api import jobs as shapes
 from flintlock.api.tokens import CallerInfo, LoginCode, LoginRequest
-from flintlock.model.errors import Conflict, Invalid
+from flintlock.model.errors import Conflict
 from flintlock.rest.server.http import HttpResponse, RestCall, json_response
-from flintlock.rest.server.request_body import header, read_document
+from flintlock.rest.server.request_body import header, read_as
 from flintlock.security.sessions import CODE_LIFETIME_MS, Sessions
 
 _MOST_BYTES: Final = 4096
@@ -56,11 +54,7 @@ async def page(_: RestCall) -> HttpResponse:
 
 async def log_in(call: RestCall) -> HttpResponse:
     """Exchange the code of a link for a session, which is returned as a cookie."""
-    body = await read_document(call.request, _MOST_BYTES)
-    try:
-        wanted = msgspec.json.decode(body, type=LoginRequest)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise Invalid(f"the request is not that of a login: {error}") from None
+    wanted = await read_as(call.request, LoginRequest, _MOST_BYTES)
     services = call.services
     now_ms = services.clock_ms()
     sessions = _sessions(call)

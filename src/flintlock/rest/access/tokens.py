@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from flintlock.api import jobs as shapes
 from flintlock.api.tokens import CallerInfo, CreatedToken, CreateTokenRequest, TokenEntry, TokenListing
 from flintlock.model.access.tokens import MAX_TOKEN_NAME, AccessToken, AccessTokenQuery
@@ -11,7 +9,7 @@ from flintlock.model.errors import Invalid
 from flintlock.model.ids import AccessTokenId
 from flintlock.model.quantities import positive_duration_s
 from flintlock.rest.server.http import HttpResponse, RestCall, json_response
-from flintlock.rest.server.request_body import read_document
+from flintlock.rest.server.request_body import read_as
 from flintlock.security.tokens import make_token
 
 _MOST_BYTES = 4096
@@ -19,11 +17,7 @@ _MOST_BYTES = 4096
 
 async def create(call: RestCall) -> HttpResponse:
     """Make a token; the response has it, this once."""
-    body = await read_document(call.request, _MOST_BYTES)
-    try:
-        wanted = msgspec.json.decode(body, type=CreateTokenRequest)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise Invalid(f"the request is not that of a token: {error}") from None
+    wanted = await read_as(call.request, CreateTokenRequest, _MOST_BYTES)
     name = wanted.name.strip()
     if not name or len(name) > MAX_TOKEN_NAME or not name.isprintable():
         raise Invalid(f"'name': give one of up to {MAX_TOKEN_NAME} printable characters")

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import structs
 
 from flintlock.api import jobs as shapes
+from flintlock.api.requests import ClientHeartbeatRequest
 from flintlock.config.options import UPLOAD_LIMIT
 from flintlock.model.commands import CancelJob, RescaleJob
 from flintlock.model.errors import Invalid, NotFound, Unavailable
@@ -25,10 +26,11 @@ from flintlock.model.jobs import (
     ResultQuery,
 )
 from flintlock.model.tasks import LogChunk, LogQuery
-from flintlock.rest.jobs import request_bodies, translate
+from flintlock.rest.jobs import translate
+from flintlock.rest.jobs.requirements import read_requirements
 from flintlock.rest.jobs.submission import reading_submission, store_uploads
 from flintlock.rest.server.http import ARROW, HttpResponse, RestCall, json_response, no_such
-from flintlock.rest.server.request_body import read_stream
+from flintlock.rest.server.request_body import read_as, read_stream
 
 _MAX_EXCEPTIONS: Final = 20
 _LOG_BYTES: Final = 1 << 20  # of all attempts in one response; the latest attempts come first
@@ -120,7 +122,7 @@ async def requirements(call: RestCall) -> HttpResponse:
 
 async def update_requirements(call: RestCall) -> HttpResponse:
     """Change the parallelism that the steps of a running job may use; responds once the change is durable."""
-    job_id, given = call.job_id, await request_bodies.read_requirements(call.request)
+    job_id, given = call.job_id, await read_requirements(call.request)
     vertices = {
         VertexId(name): msgspec.convert(item.parallelism, ParallelismRange, from_attributes=True)
         for name, item in given.items()
@@ -144,7 +146,7 @@ async def client_heartbeat(call: RestCall) -> HttpResponse:
     `expiredTimestamp` is Flink's. It has to be there, and counts for nothing: clocks may differ, and jump.
     """
     job_id = call.job_id
-    await request_bodies.read_heartbeat(call.request)
+    await read_as(call.request, ClientHeartbeatRequest)
     await call.services.dispatcher.client_heartbeat(ClientHeartbeat(job_id=job_id))
     return json_response(shapes.Empty(), 202)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 
 from flintlock.api import jobs as shapes
+from flintlock.api.requests import DisposalRequest, SavepointRequest, StopRequest
 from flintlock.model.commands import (
     JobOperation,
     OperationCommand,
@@ -18,8 +19,8 @@ from flintlock.model.commands import (
 from flintlock.model.errors import Invalid
 from flintlock.model.ids import TriggerId, is_job_id
 from flintlock.model.streaming.savepoints import DisposalQuery, DisposeSavepoint
-from flintlock.rest.jobs import request_bodies
 from flintlock.rest.server.http import HttpResponse, RestCall, json_response
+from flintlock.rest.server.request_body import read_as
 
 
 async def trigger_rescaling(call: RestCall) -> HttpResponse:
@@ -38,7 +39,7 @@ async def rescaling(call: RestCall) -> HttpResponse:
 
 async def trigger_savepoint(call: RestCall) -> HttpResponse:
     """Make a savepoint of a running streaming job; `triggerId` makes it safe to send again."""
-    request = await request_bodies.read_savepoint(call.request)
+    request = await read_as(call.request, SavepointRequest)
     if request.cancel_job:
         raise Invalid("cancel-job: is not supported: cancel the job when the savepoint is completed")
     command = TriggerSavepoint(
@@ -49,7 +50,7 @@ async def trigger_savepoint(call: RestCall) -> HttpResponse:
 
 async def trigger_stop(call: RestCall) -> HttpResponse:
     """End a streaming job with a savepoint; its status is asked for as that of a savepoint."""
-    request = await request_bodies.read_stop(call.request)
+    request = await read_as(call.request, StopRequest)
     if request.drain:
         raise Invalid("drain: is not supported: Spark cannot advance the watermark of a query to its end")
     command = StopJob(
@@ -65,7 +66,7 @@ async def savepoint(call: RestCall) -> HttpResponse:
 
 async def dispose(call: RestCall) -> HttpResponse:
     """Remove a savepoint; responds when it is gone, or could not be removed, which its status says."""
-    request = await request_bodies.read_disposal(call.request)
+    request = await read_as(call.request, DisposalRequest)
     trigger_id = _trigger_id(request.trigger_id or uuid.uuid4().hex)
     await call.services.dispatcher.dispose_savepoint(
         DisposeSavepoint(trigger_id=trigger_id, path=request.savepoint_path)

@@ -15,9 +15,9 @@ from flintlock.model.checking.rerun import continuation_refusal, continued_graph
 from flintlock.model.errors import Conflict, Invalid
 from flintlock.model.jobgraph import JobGraph
 from flintlock.model.jobs import JobQuery, JobSnapshot, JobSubmission
-from flintlock.rest.jobs.request_bodies import read_rerun
 from flintlock.rest.jobs.submission import BlobUploads, idempotency_key
 from flintlock.rest.server.http import HttpResponse, RestCall, json_response
+from flintlock.rest.server.request_body import read_as
 
 _REMEDY: Final = "submit it again with `flintlock run`"
 _SHOWN: Final = 3
@@ -25,7 +25,7 @@ _SHOWN: Final = 3
 
 async def rerun(call: RestCall) -> HttpResponse:
     """Run a job again, as a new job, with other values of its parameters; responds once the new job is durable."""
-    services, request = call.services, await read_rerun(call.request)
+    services, request = call.services, await read_as(call.request, RerunRequest)
     snapshot = await services.dispatcher.job(JobQuery(job_id=call.job_id))
     earlier = snapshot.graph
     if not earlier.vertices:

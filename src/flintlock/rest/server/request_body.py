@@ -17,13 +17,19 @@ from typing import Final, TypeVar
 import msgspec
 from starlette.requests import Request
 
+from flintlock.model.checking.documents import document_problems
 from flintlock.model.checking.limits import MAX_DOCUMENT_BYTES, MAX_DOCUMENT_VALUES
+from flintlock.model.checking.problems import MAX_MESSAGE, abbreviated, reported
 from flintlock.model.errors import Invalid, TooLarge
 
 T = TypeVar("T")
+Body = TypeVar("Body", bound=msgspec.Struct)
 
 SMALL_BYTES: Final = 8 << 10
 """Up to this size a document is decoded and checked on the loop: a thread would take longer to start with it."""
+
+SMALL_DOCUMENT_BYTES: Final = 1 << 20
+"""What a document may have that is not a job graph."""
 
 _UPLOAD_LIMIT_TEXT: Final = "rest.server.max-content-length"
 _documents: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="documents")
@@ -67,6 +73,24 @@ async def read_document(request: Request, limit: int) -> bytes:
         return b"".join([piece async for piece in read_stream(request, limit)])
     stream = read_stream(request, MAX_DOCUMENT_BYTES, "the limit of a document")
     return b"".join([piece async for piece in stream])
+
+
+async def read_as(request: Request, kind: type[Body], limit: int = SMALL_DOCUMENT_BYTES) -> Body:
+    """Return a body as what it has to be. Raises Invalid with every problem and its place, TooLarge."""
+    body = await read_document(request, limit)
+    return await off_loop(len(body), lambda: _converted(kind, decode(body)))
+
+
+def _converted(kind: type[Body], document: object) -> Body:
+    problems = reported(problem_line(path, message) for path, message in document_problems(kind, document))
+    if problems:
+        raise Invalid("; ".join(problems), problems=problems)
+    return msgspec.convert(document, kind)
+
+
+def problem_line(path: tuple[str, ...], message: str) -> str:
+    """Return a problem as a line with its place."""
+    return f"{abbreviated('.'.join(path)) or 'the body'}: {abbreviated(message, MAX_MESSAGE)}"
 
 
 def decode(body: bytes) -> object:
