@@ -61,8 +61,6 @@ DYNAMIC = (
     "spark.dynamicAllocation.executorIdleTimeout=2s",
     "spark.dynamicAllocation.shuffleTracking.timeout=2s",
 )
-#: A Spark job begins once all executors have registered.
-ALL_EXECUTORS = "spark.scheduler.minRegisteredResourcesRatio"
 HIDES = pytest.mark.skipif(not own_mounts(), reason="processes cannot have mounts of their own here")
 USES_EVERYTHING = """
 import sys
@@ -181,7 +179,7 @@ def test_a_sink_that_one_machine_does_not_see_is_refused_before_anything_is_writ
             attempts = rest_requests.get(f"{cluster.url}/jobs/{job.id}/exceptions").json()
             assert "PathNotShared" in f"{attempts}"
         client.submit(numbers(tmp_path / "shared")).wait()
-        own_driver = client.submit(numbers(hidden / "new", engine="dedicated", config={ALL_EXECUTORS: "1.0"}))
+        own_driver = client.submit(numbers(hidden / "new", engine="dedicated"))
         with pytest.raises(JobFailed, match=f"the executors of {spark.url} do not see {hidden / 'new'} as this"):
             own_driver.wait()
         assert _failures(cluster, own_driver) == ["PathNotShared"]
@@ -405,7 +403,7 @@ def test_drivers_that_their_cluster_cannot_serve_are_given_up_in_time_and_say_wh
     with running_processes(tmp_path / "own", settings=(patience,)) as own:
         own.start_another_taskmanager(1, settings=(*wanted, patience))
         if own_mounts():
-            unshared = (*settings_of(spark.url, LEASE_S), f"{ALL_EXECUTORS}=1.0", f"execution.work-dir={hidden}/work")
+            unshared = (*settings_of(spark.url, LEASE_S), f"execution.work-dir={hidden}/work")
             own.start_another_taskmanager(2, settings=(*unshared, PATIENT))
         flags = [part for item in wanted for part in ("-D", item)]
         ran = flintlock(

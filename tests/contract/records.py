@@ -7,6 +7,7 @@ from msgspec import structs
 from flintlock.model.access.principals import Role
 from flintlock.model.access.tokens import AccessToken, AccessTokens
 from flintlock.model.commands import CancelJob, JobOperation, JobOperations, OperationFailure, RescaleJob
+from flintlock.model.errors import Invalid
 from flintlock.model.files.manifests import manifest_of
 from flintlock.model.ids import AccessTokenId, InstanceId, JobId, RegionId, StepName, TaskManagerId, TriggerId
 from flintlock.model.jobgraph import Artifact, BlobKey, JobGraph, JobVertex, Scalar, vertex_id
@@ -24,6 +25,7 @@ from flintlock.model.jobs import (
 from flintlock.model.operations import Function, Result, Sink, Source, Sql
 from flintlock.model.regions import Region
 from flintlock.model.states import ExecutionState, JobStatus
+from flintlock.model.streaming.savepoints import SavepointDisposal, SavepointDisposals
 from flintlock.model.tasks import (
     Failure,
     FailureKind,
@@ -169,6 +171,12 @@ def access_tokens() -> AccessTokens:
         expires_ms=9_000,
     )
     return AccessTokens(tokens=(first, structs.replace(first, id=AccessTokenId("ff" * 8), expires_ms=None)))
+
+
+def savepoint_disposals() -> SavepointDisposals:
+    first = SavepointDisposal(trigger_id=TriggerId("3" * 32), path="/savepoints/one")
+    second = structs.replace(first, trigger_id=TriggerId("4" * 32), path="/savepoints/two")
+    return SavepointDisposals(disposals=(first.failed(Invalid("there is none")), second))
 
 
 def rows(name: str = "top", json: bytes = b'{"columns": [], "rows": []}') -> ResultRows:

@@ -26,6 +26,7 @@ from tests.contract.records import (
     region_record,
     retention_reading,
     rows,
+    savepoint_disposals,
     snapshot,
     stored_job,
 )
@@ -38,10 +39,26 @@ from flintlock.ha.store_rules import batched
 from flintlock.ha.zookeeper.services import zookeeper_ha
 from flintlock.model.access.tokens import MAX_TOKEN_NAME, MAX_TOKENS, AccessTokens
 from flintlock.model.commands import JobOperations
-from flintlock.model.errors import Conflict, Corrupt, DuplicateJob, Fenced, InvariantBroken, KeyReused, NotFound
-from flintlock.model.ids import Epoch, FencingToken, JobId, VertexId
+from flintlock.model.errors import (
+    Conflict,
+    Corrupt,
+    DuplicateJob,
+    Fenced,
+    Invalid,
+    InvariantBroken,
+    KeyReused,
+    NotFound,
+)
+from flintlock.model.ids import Epoch, FencingToken, JobId, TriggerId, VertexId
 from flintlock.model.jobgraph import Scalar
 from flintlock.model.jobs import JobSummary, ParallelismRange
+from flintlock.model.streaming.savepoints import (
+    MAX_DISPOSAL_MESSAGE,
+    MAX_DISPOSALS,
+    MAX_PATH_BYTES,
+    SavepointDisposal,
+    SavepointDisposals,
+)
 from flintlock.model.tasks import RegionPhase
 from flintlock.testing.fakes.memory_ha import MemoryCluster, MemoryHaServices
 
@@ -210,6 +227,7 @@ WRITES: dict[str, Callable[[Stores], Awaitable[object]]] = {
     "operations.put": lambda stores: stores.operations.put(JobOperations(job_id=JOB_A, operations=(operation(),))),
     "ended.expire": lambda stores: stores.ended.expire(10_000),
     "access_tokens.record": lambda stores: stores.access_tokens.record(access_tokens()),
+    "disposals.record": lambda stores: stores.disposals.record(savepoint_disposals()),
     "retention_clock.record": lambda stores: stores.retention_clock.record(retention_reading()),
 }
 
@@ -260,6 +278,7 @@ async def everything(stores: Stores) -> tuple[object, ...]:
         [await stores.operations.read(job_id) for job_id in jobs],
         await stores.retention_clock.read(),
         await stores.access_tokens.read(),
+        await stores.disposals.read(),
     )
 
 
@@ -927,6 +946,24 @@ async def test_access_tokens_are_read_by_the_next_leader_as_they_were_recorded_l
     await ha.stores(token(6)).access_tokens.record(fewer)
 
     assert await ha.stores(token(7)).access_tokens.read() == fewer
+
+
+async def test_disposals_are_read_by_the_next_leader_as_they_were_recorded_last(ha: HaServices) -> None:
+    assert await ha.stores(token(5)).disposals.read() is None
+
+    await ha.stores(token(5)).disposals.record(savepoint_disposals())
+    assert await ha.stores(token(6)).disposals.read() == savepoint_disposals()
+    fewer = SavepointDisposals(disposals=savepoint_disposals().disposals[1:])
+    await ha.stores(token(6)).disposals.record(fewer)
+    assert await ha.stores(token(7)).disposals.read() == fewer
+
+
+async def test_as_many_disposals_as_are_remembered_can_be_stored(stores: Stores) -> None:
+    longest = SavepointDisposal(trigger_id=TriggerId("3" * 32), path="/" * MAX_PATH_BYTES)
+    failed = longest.failed(Invalid("\N{GRINNING FACE}" * 2 * MAX_DISPOSAL_MESSAGE))
+    many = SavepointDisposals(disposals=(failed,) * MAX_DISPOSALS)
+    await stores.disposals.record(many)
+    assert await stores.disposals.read() == many
 
 
 async def test_as_many_access_tokens_as_are_allowed_can_be_stored(stores: Stores) -> None:

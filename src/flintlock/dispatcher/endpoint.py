@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import structlog
 from structlog.typing import FilteringBoundLogger
@@ -84,8 +84,10 @@ from flintlock.model.jobs import (
     Submitted,
 )
 from flintlock.model.states import JobStatus
-from flintlock.model.streaming.savepoints import DisposalQuery, DisposedSavepoint, DisposeSavepoint
+from flintlock.model.streaming.savepoints import DisposalQuery, DisposeSavepoint, SavepointDisposal
 from flintlock.model.tasks import ResultRows
+
+T = TypeVar("T")
 
 log: FilteringBoundLogger = structlog.get_logger()
 
@@ -164,7 +166,7 @@ class Dispatcher:
         self._quarantine: Final = Quarantine(
             self._shared, self, lambda: JobRecovery(term.stores, services, term.gate, clock), sinks
         )
-        self._disposals: Final = Disposals(services.savepoints)
+        self._disposals: Final = Disposals(services.savepoints, term.stores.disposals, term.gate, self._begin_child)
         self._tokens: Final = TokenRegistry(term.stores.access_tokens, services.clock_ms)
         self._retention: Final = Retention(services, self._shared, self.jobs, self._loader)
         self._children: Final[dict[asyncio.Task[None], None]] = {}  # all that `stop` cancels; removed as they end
@@ -188,6 +190,7 @@ class Dispatcher:
         self._child(self._quarantine.drop_expired(), "dispatcher-quarantine-retention")
         self._child(self._retention.expire_blobs(), "dispatcher-blob-retention")
         self._child(self._retention.remove_old_logs(), "dispatcher-log-retention")
+        self._child(self._disposals.resume(), "dispatcher-disposals")
 
     async def _begin_recovered(self, recovery: Recovery) -> None:
         """Start the jobs of earlier terms, and the cleanup of those that have ended."""
@@ -313,21 +316,20 @@ class Dispatcher:
         job_id = command.job_id
         running = await self._running(job_id)
         if running is not None:
-            job, done = running[0], asyncio.get_running_loop().create_future()
-            request = job.cancel(force=command.force, requested_by=command.requested_by)
-            task = self._child(job.changes.record_cancel(job_id, request, done), f"cancel-{job_id}")
-            task.add_done_callback(lambda _: answer_unanswered(done, "the cancel of a job was being stored"))
-            await asyncio.shield(done)
+            request = running[0].cancel(force=command.force, requested_by=command.requested_by)
+            recording = partial(running[0].changes.record_cancel, job_id, request)
+            await self._acknowledged(recording, f"cancel-{job_id}", "the cancel of a job was being stored")
             return
         core.check_cancel_of_ended(job_id, (await self._ended_job(job_id)).status)
 
     async def _rescale(self, command: RescaleJob) -> None:
         """Make a running job use this much; one change at a time for each job."""
         job = await self._changeable(command.job_id)
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        task = self._child(job.changes.rescale(job, command, done), f"rescale-{command.job_id}")
-        task.add_done_callback(lambda _: answer_unanswered(done, "the change of a job was being stored"))
-        await asyncio.shield(done)
+        await self._acknowledged(
+            partial(job.changes.rescale, job, command),
+            f"rescale-{command.job_id}",
+            "the change of a job was being stored",
+        )
 
     async def trigger(self, message: TriggerOperation) -> JobOperation:
         """Trigger a command as an operation; return once that is durable. See DispatcherGateway."""
@@ -340,11 +342,11 @@ class Dispatcher:
             if known is None:
                 raise Conflict(f"job {job_id} is {snapshot.status}: it can have no more operations")
             return known
-        accepted: asyncio.Future[JobOperation] = asyncio.get_running_loop().create_future()
-        operating = running[0].changes.operate(running[0], message, accepted)
-        task = self._child(operating, f"operation-{job_id}-{message.trigger_id}")
-        task.add_done_callback(lambda _: answer_unanswered(accepted, "an operation was being stored"))
-        return await asyncio.shield(accepted)
+        return await self._acknowledged(
+            partial(running[0].changes.operate, running[0], message),
+            f"operation-{job_id}-{message.trigger_id}",
+            "an operation was being stored",
+        )
 
     async def operation(self, message: OperationQuery) -> JobOperation:
         """Return an operation, of an ended job too."""
@@ -354,15 +356,17 @@ class Dispatcher:
             raise NotFound(f"job {message.job_id} has no operation {message.trigger_id!r}")
         return found
 
-    async def dispose_savepoint(self, message: DisposeSavepoint) -> DisposedSavepoint:
-        """Remove a savepoint. See DispatcherGateway."""
+    async def dispose_savepoint(self, message: DisposeSavepoint) -> SavepointDisposal:
+        """Trigger the removal of a savepoint; return once that is durable. See DispatcherGateway."""
         self.check_leading()
-        return await self._disposals.dispose(message)
+        return await self._acknowledged(
+            partial(self._disposals.dispose, message), f"disposal-{message.trigger_id}", "a disposal was being stored"
+        )
 
-    async def disposal(self, message: DisposalQuery) -> DisposedSavepoint:
-        """Return what came of a disposal. See DispatcherGateway."""
+    async def disposal(self, message: DisposalQuery) -> SavepointDisposal:
+        """Return a disposal."""
         self.check_leading()
-        return self._disposals.outcome(message.trigger_id)
+        return await self._disposals.get(message.trigger_id)
 
     async def job_changes(self, message: JobQuery) -> JobOperations:
         """Return what was requested of a job. See DispatcherGateway."""
@@ -441,10 +445,9 @@ class Dispatcher:
     async def _change_quarantine(
         self, change: Callable[[JobId, asyncio.Future[None]], Coroutine[Any, Any, None]], job_id: JobId
     ) -> None:
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        task = self._child(change(job_id, done), f"quarantine-{job_id}")
-        task.add_done_callback(lambda _: answer_unanswered(done, "the quarantine of a job was being changed"))
-        await asyncio.shield(done)
+        await self._acknowledged(
+            partial(change, job_id), f"quarantine-{job_id}", "the quarantine of a job was being changed"
+        )
 
     async def add_token(self, message: AccessToken) -> None:
         """Store an access token. See DispatcherGateway."""
@@ -467,10 +470,7 @@ class Dispatcher:
         await self._change_tokens(partial(self._tokens.revoke, message.id))
 
     async def _change_tokens(self, change: Callable[[asyncio.Future[None]], Coroutine[Any, Any, None]]) -> None:
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        task = self._child(change(done), "access-tokens")
-        task.add_done_callback(lambda _: answer_unanswered(done, "the access tokens were being changed"))
-        await asyncio.shield(done)
+        await self._acknowledged(change, "access-tokens", "the access tokens were being changed")
 
     # Jobs
 
@@ -490,6 +490,14 @@ class Dispatcher:
         self._children[task] = None
         task.add_done_callback(self._child_ended)
         return task
+
+    async def _acknowledged(
+        self, work: Callable[[asyncio.Future[T]], Coroutine[Any, Any, None]], name: str, doing: str
+    ) -> T:
+        """Do work in a task that outlives the caller; return what it has set on its future."""
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._child(work(answer), name).add_done_callback(lambda _: answer_unanswered(answer, doing))
+        return await asyncio.shield(answer)
 
     def _begin_child(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Begin work that no caller waits for. After `stop` it is dropped: timers may still fire in that turn."""

@@ -60,8 +60,12 @@ class Savepoints(Protocol):
         """
         ...
 
+    async def check_disposal(self, path: str) -> None:
+        """Return if there is a savepoint that can be removed, or what is left of one. Raises Refused, Unavailable."""
+        ...
+
     async def dispose(self, path: str) -> None:
-        """Remove a savepoint. Raises Refused if there is none, Unavailable if it cannot be removed."""
+        """Remove a savepoint, or what is left of one. Raises Unavailable if it cannot be removed, Refused."""
         ...
 
     async def prepare(self, directory: str) -> None:
@@ -116,6 +120,10 @@ class NoSavepoints:
     async def save(self, job: JobGraph, trigger_id: TriggerId, directory: str) -> str:  # noqa: ARG002 - makes none
         """Raise Refused."""
         raise Refused("this cluster makes no savepoints")
+
+    async def check_disposal(self, path: str) -> None:
+        """Raise Refused."""
+        raise Refused(f"this cluster makes no savepoints: {path} is none of its own")
 
     async def dispose(self, path: str) -> None:
         """Raise Refused."""

@@ -14,7 +14,7 @@ import structlog
 from msgspec import structs
 
 from flintlock.dispatcher.writes import is_fatal_to_term
-from flintlock.ha.protocols import AccessTokenStore
+from flintlock.ha.protocols import ClusterRecordStore
 from flintlock.model import log_events
 from flintlock.model.access.tokens import MAX_TOKENS, AccessToken, AccessTokens
 from flintlock.model.errors import Conflict, Corrupt, FlintlockError, NotFound
@@ -26,7 +26,7 @@ log = structlog.get_logger()
 class TokenRegistry:
     """The tokens of one term. Expired ones are removed with the next change."""
 
-    def __init__(self, store: AccessTokenStore, clock_ms: Callable[[], int]) -> None:
+    def __init__(self, store: ClusterRecordStore[AccessTokens], clock_ms: Callable[[], int]) -> None:
         self._store: Final = store
         self._clock_ms: Final = clock_ms
         self._changing: Final = asyncio.Lock()

@@ -32,7 +32,7 @@ from flintlock.model.jobs import (
     ResultQuery,
     Submitted,
 )
-from flintlock.model.streaming.savepoints import DisposalQuery, DisposedSavepoint, DisposeSavepoint
+from flintlock.model.streaming.savepoints import DisposalQuery, DisposeSavepoint, SavepointDisposal
 from flintlock.model.tasks import ResultRows
 
 
@@ -100,15 +100,16 @@ class DispatcherGateway(Protocol):
         """Return an operation, of an ended job too. Raises NotFound."""
         ...
 
-    async def dispose_savepoint(self, message: DisposeSavepoint) -> DisposedSavepoint:
-        """Remove a savepoint; return once it is gone, or with the reason why it is not.
+    async def dispose_savepoint(self, message: DisposeSavepoint) -> SavepointDisposal:
+        """Trigger the removal of a savepoint; return once that is durable, without waiting for its outcome.
 
-        Repeating it with a trigger id that this leader knows returns what came of it.
+        A known trigger id of the same savepoint is acknowledged again and starts nothing; of another one it is a
+        Conflict. Raises Unavailable. Whether the savepoint can be removed is the outcome, not an error of this call.
         """
         ...
 
-    async def disposal(self, message: DisposalQuery) -> DisposedSavepoint:
-        """Return what came of a disposal. Raises NotFound: this leader knows of none with that id."""
+    async def disposal(self, message: DisposalQuery) -> SavepointDisposal:
+        """Return a disposal, one of the latest. Raises NotFound, Unavailable."""
         ...
 
     async def job_changes(self, message: JobQuery) -> JobOperations:

@@ -27,6 +27,7 @@ from flintlock.model.commands import JobOperations
 from flintlock.model.errors import Corrupt, Incompatible
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import JobHistory, JobResult, JobSnapshot, JobSummary, RetentionReading, StoredJob
+from flintlock.model.streaming.savepoints import SavepointDisposals
 from flintlock.model.tasks import RegionRecord, ResultRows
 
 T = TypeVar("T")
@@ -98,4 +99,5 @@ RESULT_ROWS: Final = Payload(ResultRows)
 JOB_OPERATIONS: Final = Payload(JobOperations)
 RETENTION_READING: Final = Payload(RetentionReading)
 ACCESS_TOKENS: Final = Payload(AccessTokens)
+SAVEPOINT_DISPOSALS: Final = Payload(SavepointDisposals)
 LEADER_INFO: Final = Payload(LeaderInfo)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -21,7 +21,10 @@ from flintlock.model.access.tokens import AccessTokens
 from flintlock.model.commands import JobOperations
 from flintlock.model.ids import FencingToken, JobId
 from flintlock.model.jobs import JobHistory, JobResult, JobSnapshot, JobSummary, RetentionReading, StoredJob
+from flintlock.model.streaming.savepoints import SavepointDisposals
 from flintlock.model.tasks import RegionRecord, ResultRows
+
+T = TypeVar("T")
 
 
 class KnownKey(Struct, frozen=True, kw_only=True):
@@ -212,27 +215,15 @@ class JobOperationStore(Protocol):
         ...
 
 
-class RetentionClockStore(Protocol):
-    """How far the cluster's retention clock has come (`dispatcher.retention_clock`)."""
+class ClusterRecordStore(Protocol[T]):
+    """One record of the cluster as a whole."""
 
-    async def record(self, reading: RetentionReading) -> None:
-        """Replace the reading."""
-        ...
-
-    async def read(self) -> RetentionReading | None:
-        """Return the reading; None if none was ever recorded. Raises Corrupt."""
-        ...
-
-
-class AccessTokenStore(Protocol):
-    """The access tokens of the cluster: one record."""
-
-    async def record(self, tokens: AccessTokens) -> None:
+    async def record(self, value: T) -> None:
         """Replace what is stored."""
         ...
 
-    async def read(self) -> AccessTokens | None:
-        """Return all tokens; None if none was ever recorded. Raises Corrupt."""
+    async def read(self) -> T | None:
+        """Return what was recorded last; None if nothing ever was. Raises Corrupt."""
         ...
 
 
@@ -265,13 +256,18 @@ class Stores(Protocol):
         ...
 
     @property
-    def retention_clock(self) -> RetentionClockStore:
-        """How far the retention clock has come."""
+    def retention_clock(self) -> ClusterRecordStore[RetentionReading]:
+        """How far the retention clock has come (`dispatcher.retention`)."""
         ...
 
     @property
-    def access_tokens(self) -> AccessTokenStore:
+    def access_tokens(self) -> ClusterRecordStore[AccessTokens]:
         """The access tokens of the cluster."""
+        ...
+
+    @property
+    def disposals(self) -> ClusterRecordStore[SavepointDisposals]:
+        """The latest removals of savepoints."""
         ...
 
     async def confirm_term(self) -> None:

@@ -55,6 +55,14 @@ JOB_OPERATION_NOT_RECORDED: Final = _event(
 JOB_OPERATIONS_UNREADABLE: Final = _event(
     "Jobs (Dispatcher)", "job-operations-unreadable", "The recorded operations of a job could not be read."
 )
+SAVEPOINT_DISPOSED: Final = _event(
+    "Jobs (Dispatcher)", "savepoint-disposed", "The outcome of the removal of a savepoint was recorded."
+)
+SAVEPOINT_DISPOSALS_UNREADABLE: Final = _event(
+    "Jobs (Dispatcher)",
+    "savepoint-disposals-unreadable",
+    "The recorded removals of savepoints could not be read: none that had begun is resumed.",
+)
 TOKENS_UNREADABLE: Final = _event(
     "Jobs (Dispatcher)", "tokens-unreadable", "The stored access tokens could not be read: none is accepted any more."
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +23,7 @@ from flintlock.model.ids import TriggerId
 from flintlock.model.jobgraph import JobGraph, JobType
 from flintlock.savepoints.checkpoints import local_path
 from flintlock.savepoints.going_back import has_gone_on, way_back
-from flintlock.savepoints.removing import remove_savepoint
+from flintlock.savepoints.removing import check_removal, remove_savepoint
 from flintlock.savepoints.restoring import Restore, check_restore, is_restored, restore_job
 from flintlock.savepoints.writing import prepare_directory, savepoint_name, write_savepoint
 
@@ -63,9 +64,16 @@ class SavepointFiles:
         except (OSError, ValueError) as error:  # a file that cannot be synced, or has not the form that Spark writes
             raise Unavailable(f"the savepoint {parent / name} could not be made: {error}") from error
 
+    async def check_disposal(self, path: str) -> None:
+        """Check that there is a savepoint. See dispatcher.services.Savepoints."""
+        await self._check(partial(check_removal, self._allowed(path, "the savepoint")))
+
     async def dispose(self, path: str) -> None:
         """Remove a savepoint. See dispatcher.services.Savepoints."""
-        await asyncio.to_thread(remove_savepoint, self._allowed(path, "the savepoint"))
+        try:
+            await asyncio.to_thread(remove_savepoint, self._allowed(path, "the savepoint"))
+        except OSError as error:
+            raise Unavailable(f"the savepoint {path} cannot be removed: {error.strerror}") from error
 
     async def prepare(self, directory: str) -> None:
         """Check that savepoints can be made in a directory. See dispatcher.services.Savepoints."""

@@ -539,7 +539,11 @@ def test_a_savepoint_is_removed_with_d(capsys: pytest.CaptureFixture[str]) -> No
     failed = {"status": {"id": "COMPLETED"}, "operation": {"failure-cause": cause}}
     answers: dict[str, list[tuple[int, Any]]] = {
         "POST /savepoint-disposal": [(202, {"request-id": "7" * 32})],
-        status: [(200, {"status": {"id": "COMPLETED"}, "operation": {}}), (200, failed)],
+        status: [
+            (200, {"status": {"id": "IN_PROGRESS"}}),
+            (200, {"status": {"id": "COMPLETED"}, "operation": {}}),
+            (200, failed),
+        ],
     }
     with serving(answers) as server:
         assert run_app(["savepoint", "-d", "/s/one", "-m", server.url]) == 0

@@ -166,7 +166,7 @@ async def test_first_leader_with_a_clock_ahead_forgets_nothing_that_an_older_ver
     harness = DispatcherHarness()
     async with harness.leading() as dispatcher:
         await end_a_job(harness, dispatcher)
-    harness.cluster.retention_clock = None  # as an older version left it
+    _leave_record(harness, None)  # as an older version
     harness.clock_error_ms = 8 * DAY_MS
     async with harness.leading() as dispatcher:
         await asyncio.sleep(2 * HOUR_S)
@@ -191,7 +191,7 @@ async def test_clock_is_recorded_before_a_job_can_be_stamped_with_it() -> None:
 @pytest.mark.parametrize("damage", [b"", b"\xc1 not a reading"])
 async def test_damaged_record_of_the_clock_is_replaced(damage: bytes) -> None:
     harness = DispatcherHarness()
-    harness.cluster.retention_clock = damage
+    _leave_record(harness, damage)
     async with harness.leading() as dispatcher:
         await end_a_job(harness, dispatcher)
         await asyncio.sleep(HOUR_S)
@@ -209,7 +209,7 @@ async def test_cluster_with_jobs_serves_them_on_a_full_disk_though_its_clock_is_
     harness = DispatcherHarness()
     async with harness.leading() as dispatcher:
         await (end_a_job(harness, dispatcher) if ends else harness.submitted(dispatcher))
-    harness.cluster.retention_clock = before
+    _leave_record(harness, before)
     harness.faults.failing["retention_clock.record:before"] = Unavailable("the disk is full")
     with capture_logs() as logs:
         async with asyncio.timeout(60), harness.leading() as dispatcher:
@@ -277,5 +277,10 @@ async def test_output_whose_removal_fails_is_removed_later() -> None:
 
 
 def _reading(harness: DispatcherHarness) -> RetentionReading:
-    assert harness.cluster.retention_clock is not None
-    return payloads.RETENTION_READING.decode(harness.cluster.retention_clock, "the cluster")
+    return payloads.RETENTION_READING.decode(harness.cluster.cluster_records["retention_clock"], "the cluster")
+
+
+def _leave_record(harness: DispatcherHarness, record: bytes | None) -> None:
+    harness.cluster.cluster_records.pop("retention_clock", None)
+    if record is not None:
+        harness.cluster.cluster_records["retention_clock"] = record

@@ -25,10 +25,10 @@ class Store:
         self.error: Exception | None = None
         self.takes_effect = True
 
-    async def record(self, tokens: AccessTokens) -> None:
+    async def record(self, value: AccessTokens) -> None:
         error, self.error = self.error, None
         if error is None or self.takes_effect:
-            self.stored = tokens
+            self.stored = value
         if error is not None:
             raise error
 

@@ -21,6 +21,7 @@ from tests.contract.records import (
     region_record,
     retention_reading,
     rows,
+    savepoint_disposals,
     snapshot,
     stored_job,
 )
@@ -47,6 +48,7 @@ KINDS: Final[dict[str, Payload[Any]]] = {
     "job_operations": payloads.JOB_OPERATIONS,
     "retention_reading": payloads.RETENTION_READING,
     "access_tokens": payloads.ACCESS_TOKENS,
+    "savepoint_disposals": payloads.SAVEPOINT_DISPOSALS,
     "leader_info": payloads.LEADER_INFO,
     "epoch": tree.EPOCH,
     "graph_pointer": tree.GRAPH,
@@ -76,6 +78,7 @@ def examples() -> dict[str, object]:
         "job_operations": operations(),
         "retention_reading": retention_reading(),
         "access_tokens": access_tokens(),
+        "savepoint_disposals": savepoint_disposals(),
         "leader_info": LeaderInfo(token=FencingToken(Epoch(3), "s"), rpc="host:1", rest="http://host:2"),
         "epoch": tree.EpochRecord(epoch=Epoch(3), session="s", latch="c-0000000001"),
         "graph_pointer": tree.GraphPointer(file=file),

@@ -63,6 +63,7 @@ def test_a_file_of_an_older_schema_is_brought_up_and_keeps_what_is_there(tmp_pat
     first.execute("DROP TABLE retention_clock")  # what version 4 has added
     first.execute("DROP TABLE job_histories")  # what version 5 has added
     first.execute("DROP TABLE access_tokens")  # what version 6 has added
+    first.execute("DROP TABLE savepoint_disposals")  # what version 7 has added
     first.execute("PRAGMA user_version=1")
     first.close()
 
@@ -74,6 +75,7 @@ def test_a_file_of_an_older_schema_is_brought_up_and_keeps_what_is_there(tmp_pat
     assert second.execute("SELECT count(*) FROM retention_clock").fetchone() == (0,)
     assert second.execute("SELECT count(*) FROM job_histories").fetchone() == (0,)
     assert second.execute("SELECT count(*) FROM access_tokens").fetchone() == (0,)
+    assert second.execute("SELECT count(*) FROM savepoint_disposals").fetchone() == (0,)
     assert pragma(second, "user_version") == SCHEMA_VERSION
     second.close()
 

@@ -34,11 +34,12 @@ from flintlock.model.diagnostics import (
     ReadProcessSettings,
     ThreadStack,
 )
+from flintlock.model.errors import Invalid
 from flintlock.model.ids import StepName, TaskManagerId, TriggerId
 from flintlock.model.jobgraph import vertex_id
 from flintlock.model.jobs import QuarantinedJob
 from flintlock.model.states import JobStatus
-from flintlock.model.streaming.savepoints import DisposedSavepoint, DisposeSavepoint
+from flintlock.model.streaming.savepoints import SavepointDisposal
 from flintlock.model.tasks import ResultRows
 from flintlock.rest.server.openapi import openapi
 from flintlock.rest.server.routes import ROUTES
@@ -112,10 +113,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     rest.dispatcher.operations[TRIGGER] = JobOperation(
         trigger_id=TRIGGER, command=RescaleJob(job_id=B, parallelism=2), started_ms=1
     ).completed(None, 2)
-    rest.dispatcher.disposals[TRIGGER] = (
-        DisposeSavepoint(trigger_id=TRIGGER, path="/s/one"),
-        DisposedSavepoint(trigger_id=TRIGGER, error="Invalid", message="there is none"),
-    )
+    disposal = SavepointDisposal(trigger_id=TRIGGER, path="/s/one")
+    rest.dispatcher.disposals[TRIGGER] = disposal.failed(Invalid("there is none"))
     rest.dispatcher.answer = ThreadsDumped(threads=(STACK,))
     server = uvicorn.Server(uvicorn.Config(rest.app, port=0, log_config=None, lifespan="off"))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()), name="uvicorn")

@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from msgspec import structs
 from tests.unit.rest.rest_harness import T0, A, B, RestHarness, running
 
 from flintlock.model.commands import JobCommand, JobOperations, OperationFailure, RescaleJob, StopJob, TriggerSavepoint
@@ -191,11 +190,12 @@ def test_a_stop_is_triggered_in_flinks_form_and_asked_for_as_a_savepoint(rest: R
 def test_a_savepoint_is_disposed_of_in_flinks_form(rest: RestHarness) -> None:
     response = rest.call("POST", "/savepoint-disposal", json={"savepoint-path": "/s/one", "triggerId": TRIGGER})
     assert (response.status_code, response.json()) == (202, {"request-id": TRIGGER})
+    assert rest.get(f"/savepoint-disposal/{TRIGGER}") == {"status": {"id": "IN_PROGRESS"}}
+    disposal = rest.dispatcher.disposals[TriggerId(TRIGGER)]
+    assert disposal.path == "/s/one"
+    rest.dispatcher.disposals[TriggerId(TRIGGER)] = disposal.succeeded()
     assert rest.get(f"/savepoint-disposal/{TRIGGER}") == {"status": {"id": "COMPLETED"}, "operation": {}}
-    (message, outcome) = rest.dispatcher.disposals[TriggerId(TRIGGER)]
-    assert message.path == "/s/one"
-    failed = structs.replace(outcome, error="Invalid", message="there is none")
-    rest.dispatcher.disposals[TriggerId(TRIGGER)] = (message, failed)
+    rest.dispatcher.disposals[TriggerId(TRIGGER)] = disposal.failed(Invalid("there is none"))
     assert rest.get(f"/savepoint-disposal/{TRIGGER}")["operation"]["failure-cause"]["stack-trace"] == "there is none"
     assert rest.refused(400, "POST", "/savepoint-disposal", json={}) == ["the body: needs the key 'savepoint-path'"]
     assert rest.refused(404, "GET", f"/savepoint-disposal/{'8' * 32}")

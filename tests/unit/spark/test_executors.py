@@ -37,6 +37,28 @@ def test_slots_are_the_cores_of_all_executors_elsewhere(master: str) -> None:
     assert defaults(master, spark__executor__cores="8")["spark.executor.instances"] == "1"
 
 
+RATIO = "spark.scheduler.minRegisteredResourcesRatio"
+
+
+def test_a_driver_waits_for_all_executors_that_a_standalone_master_can_start() -> None:
+    assert defaults("spark://there:7077")[RATIO] == "1"
+    assert defaults("spark://there:7077", spark__executor__cores="2")[RATIO] == "1"
+    assert defaults("spark://there:7077", spark__executor__cores="3")[RATIO] == "0.75"
+    assert defaults("spark://there:7077", spark__executor__cores="3", spark__cores__max="9")[RATIO] == "1"
+    assert defaults("spark://there:7077")["spark.scheduler.maxRegisteredResourcesWaitingTime"] == "10s"
+
+
+@pytest.mark.parametrize("master", ["yarn", "k8s://https://there"])
+def test_a_driver_waits_for_all_executors_as_long_as_spark_does_elsewhere(master: str) -> None:
+    assert defaults(master)[RATIO] == "1.0"
+    assert "spark.scheduler.maxRegisteredResourcesWaitingTime" not in defaults(master)
+
+
+@pytest.mark.parametrize("master", ["spark://there:7077", "yarn"])
+def test_a_driver_with_dynamic_allocation_waits_for_no_executors(master: str) -> None:
+    assert RATIO not in defaults(master, spark__dynamicAllocation__enabled="true")
+
+
 def test_dynamic_allocation_is_bounded_by_the_slots() -> None:
     made = defaults("yarn", spark__dynamicAllocation__enabled="true")
 

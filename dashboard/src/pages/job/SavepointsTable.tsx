@@ -12,6 +12,9 @@ import { Table } from "../../parts/Table.tsx";
 import { Time } from "../../parts/Time.tsx";
 import { progressOfChange, savepointsOf } from "./savepoints.ts";
 
+/** Between two looks at what came of a removal. */
+const PAUSE_MS = 500;
+
 /** The savepoints that were requested of a job, here or elsewhere, as far as the cluster remembers them. */
 export function SavepointsTable({ id, now, ended }: { readonly id: string; readonly now: number; readonly ended: boolean }): ReactNode {
   const query = useApi<JobChanges>(`/jobs/${id}/changes`, { follow: !ended });
@@ -75,7 +78,11 @@ async function dispose(location: string, requestId: string): Promise<void> {
   const body = JSON.stringify({ "savepoint-path": location, triggerId: requestId });
   const response = await send("/savepoint-disposal", { method: "POST", headers: { "Content-Type": "application/json" }, body });
   const { "request-id": trigger } = (await response.json()) as TriggerResponse;
-  const outcome = await get<OperationResponse>(`/savepoint-disposal/${trigger}`);
+  let outcome = await get<OperationResponse>(`/savepoint-disposal/${trigger}`);
+  while (outcome.status.id === "IN_PROGRESS") {
+    await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
+    outcome = await get<OperationResponse>(`/savepoint-disposal/${trigger}`);
+  }
   const cause = outcome.operation?.["failure-cause"];
   if (cause) throw new Error(cause["stack-trace"]);
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack
@@ -34,7 +35,7 @@ from flintlock.api.tokens import CallerInfo, CreatedToken, CreateTokenRequest, L
 from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, Packable, given_overrides
 from flintlock.client.authoring.sql_form import DEFAULT_ROWS, RESULT, SqlJob
 from flintlock.client.connection.credentials import Credentials
-from flintlock.client.connection.handle import JobHandle
+from flintlock.client.connection.handle import POLL_OPERATION_S, JobHandle
 from flintlock.client.connection.http import Discover, Http
 from flintlock.client.connection.program_keys import next_program_key
 from flintlock.client.connection.results import ResultHandle
@@ -266,8 +267,12 @@ class Client:
         headers = {"Content-Type": "application/json"}
         response = self.http.call("POST", "/savepoint-disposal", headers=headers, body=lambda: {"content": body})
         trigger_id = msgspec.json.decode(response.content, type=TriggerResponse).request_id
-        outcome = self.http.get(f"/savepoint-disposal/{trigger_id}", OperationResponse).operation
-        if outcome is not None and outcome.failure_cause is not None:
+        while True:
+            outcome = self.http.get(f"/savepoint-disposal/{trigger_id}", OperationResponse).operation
+            if outcome is not None:
+                break
+            threading.Event().wait(POLL_OPERATION_S)
+        if outcome.failure_cause is not None:
             raise FlintlockError(outcome.failure_cause.stack_trace)
 
     def create_token(self, *, name: str, role: Role, expires_in: str | None = None) -> CreatedToken:

@@ -43,8 +43,8 @@ from flintlock.model.ids import JobId
 from flintlock.model.jobgraph import JobType, Scalar, vertex_id
 from flintlock.model.states import ExecutionState, JobStatus
 
-#: How often the status of an operation is asked for.
-_POLL_OPERATION_S: Final = 0.2
+#: Between two looks at an operation that is being carried out.
+POLL_OPERATION_S: Final = 0.2
 
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 
@@ -319,7 +319,7 @@ class JobHandle:
                 raise JobCanceled(f"job {self.id} was cancelled", self.id)
             if deadline_s is not None and time.monotonic() >= deadline_s:
                 raise TimeoutError(f"job {self.id} does not run after {timeout_s:g} s")
-            threading.Event().wait(_POLL_OPERATION_S)
+            threading.Event().wait(POLL_OPERATION_S)
 
     def _trigger(self, what: str, request: SavepointRequest | StopRequest) -> str:
         """Trigger an operation and return its id."""
@@ -346,7 +346,7 @@ class JobHandle:
                     f"the operation of job {self.id} is not complete after {timeout_s:g} s; its trigger"
                     f" id is {path.rpartition('/')[2]}"
                 )
-            threading.Event().wait(_POLL_OPERATION_S)
+            threading.Event().wait(POLL_OPERATION_S)
 
     def __repr__(self) -> str:
         return f"<job {self.id} {self.name!r}>"

@@ -29,7 +29,7 @@ from structlog.typing import FilteringBoundLogger
 from flintlock.dispatcher import core
 from flintlock.dispatcher.writes import log_and_continue
 from flintlock.ha.leader_gate import PATIENCE_S, LeaderGate
-from flintlock.ha.protocols import RetentionClockStore
+from flintlock.ha.protocols import ClusterRecordStore
 from flintlock.model import log_events
 from flintlock.model.errors import Corrupt, Unavailable
 from flintlock.model.jobs import RetentionReading
@@ -68,7 +68,7 @@ class RetentionClock:
 
 
 async def open_retention_clock(
-    store: RetentionClockStore,
+    store: ClusterRecordStore[RetentionReading],
     gate: LeaderGate,
     *,
     newest_end_ms: Callable[[], Awaitable[int | None]],
@@ -105,7 +105,7 @@ async def open_retention_clock(
     return clock
 
 
-async def record_retention_clock(clock: RetentionClock, store: RetentionClockStore) -> None:
+async def record_retention_clock(clock: RetentionClock, store: ClusterRecordStore[RetentionReading]) -> None:
     """Record the clock. A failure is logged only: then less time has passed for the next leader."""
     clock.check_wall_clock()
     with log_and_continue(log_events.RETENTION_CLOCK_NOT_RECORDED):

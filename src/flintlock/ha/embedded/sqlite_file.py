@@ -20,7 +20,7 @@ from typing import Final
 from flintlock.host.files.private_files import make_private_file
 from flintlock.model.errors import Corrupt, FlintlockError, Incompatible, InvariantBroken, Refused, Unavailable
 
-SCHEMA_VERSION: Final = 6
+SCHEMA_VERSION: Final = 7
 APPLICATION_ID: Final = 0x464C4E54  # "FLNT": distinguishes our file from any other SQLite database
 BUSY_TIMEOUT_MS: Final = 5_000
 MAX_WAL_BYTES: Final = 64 << 20  # to which the log of writes is cut after it grew beyond
@@ -65,6 +65,7 @@ _ADDED: Final = {
     4: "CREATE TABLE retention_clock (id INTEGER PRIMARY KEY CHECK (id = 1), payload BLOB NOT NULL) STRICT;\n",
     5: "CREATE TABLE job_histories (job_id TEXT PRIMARY KEY, payload BLOB NOT NULL) STRICT;\n",
     6: "CREATE TABLE access_tokens (id INTEGER PRIMARY KEY CHECK (id = 1), payload BLOB NOT NULL) STRICT;\n",
+    7: "CREATE TABLE savepoint_disposals (id INTEGER PRIMARY KEY CHECK (id = 1), payload BLOB NOT NULL) STRICT;\n",
 }
 
 

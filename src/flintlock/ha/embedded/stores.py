@@ -11,11 +11,12 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncGenerator, Collection
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from flintlock.ha import payloads
 from flintlock.ha.embedded.sqlite_file import translated
 from flintlock.ha.embedded.writer import LARGE, GroupWriter, Write
+from flintlock.ha.payloads import Payload
 from flintlock.ha.protocols import KnownKey, Quarantined
 from flintlock.ha.store_rules import (
     SLICE,
@@ -27,11 +28,10 @@ from flintlock.ha.store_rules import (
     not_quarantined,
     still_cleaned_up,
 )
-from flintlock.model.access.tokens import AccessTokens
 from flintlock.model.commands import JobOperations
 from flintlock.model.errors import InvariantBroken, NotFound, Unavailable
 from flintlock.model.ids import FencingToken, JobId
-from flintlock.model.jobs import JobHistory, JobResult, JobSnapshot, JobSummary, RetentionReading, StoredJob
+from flintlock.model.jobs import JobHistory, JobResult, JobSnapshot, JobSummary, StoredJob
 from flintlock.model.tasks import RegionRecord, ResultRows
 
 T = TypeVar("T")
@@ -413,40 +413,28 @@ class SqliteJobOperationStore(_TermStore):
         return tuple(JobId(row[0]) for row in await self._file.rows("SELECT job_id FROM job_operations"))
 
 
-class SqliteRetentionClockStore(_TermStore):
-    """The reading of the retention clock: one row."""
+class SqliteClusterRecordStore(_TermStore, Generic[T]):
+    """One record of the cluster: the row of a table of its own."""
 
-    async def record(self, reading: RetentionReading) -> None:
-        """Replace the reading."""
-        payload = payloads.RETENTION_READING.encode(reading)
+    def __init__(self, file: StoreFile, token: FencingToken, table: str, kind: Payload[T]) -> None:
+        super().__init__(file, token)
+        self._replace: Final = f"INSERT OR REPLACE INTO {table} VALUES (1, ?)"  # noqa: S608  # a name of ours
+        self._select: Final = f"SELECT payload FROM {table}"  # noqa: S608  # a name of ours
+        self._kind: Final = kind
 
-        def work(connection: sqlite3.Connection) -> None:
-            connection.execute("INSERT OR REPLACE INTO retention_clock VALUES (1, ?)", (payload,))
-
-        await self._write(work)
-
-    async def read(self) -> RetentionReading | None:
-        """Return the reading."""
-        row = await self._first("SELECT payload FROM retention_clock")
-        return None if row is None else payloads.RETENTION_READING.decode(row[0], "the cluster")
-
-
-class SqliteAccessTokenStore(_TermStore):
-    """The access tokens: one row."""
-
-    async def record(self, tokens: AccessTokens) -> None:
+    async def record(self, value: T) -> None:
         """Replace what is stored."""
-        payload = payloads.ACCESS_TOKENS.encode(tokens)
+        payload = self._kind.encode(value)
 
         def work(connection: sqlite3.Connection) -> None:
-            connection.execute("INSERT OR REPLACE INTO access_tokens VALUES (1, ?)", (payload,))
+            connection.execute(self._replace, (payload,))
 
         await self._write(work, len(payload))
 
-    async def read(self) -> AccessTokens | None:
-        """Return all tokens."""
-        row = await self._first("SELECT payload FROM access_tokens")
-        return None if row is None else payloads.ACCESS_TOKENS.decode(row[0], "the cluster")
+    async def read(self) -> T | None:
+        """Return what was recorded last."""
+        row = await self._first(self._select)
+        return None if row is None else self._kind.decode(row[0], "the cluster")
 
 
 class SqliteStores:
@@ -458,8 +446,13 @@ class SqliteStores:
         self.progress: Final = SqliteJobProgressStore(file, token)
         self.ended: Final = SqliteEndedJobStore(file, token)
         self.operations: Final = SqliteJobOperationStore(file, token)
-        self.retention_clock: Final = SqliteRetentionClockStore(file, token)
-        self.access_tokens: Final = SqliteAccessTokenStore(file, token)
+        self.retention_clock: Final = SqliteClusterRecordStore(
+            file, token, "retention_clock", payloads.RETENTION_READING
+        )
+        self.access_tokens: Final = SqliteClusterRecordStore(file, token, "access_tokens", payloads.ACCESS_TOKENS)
+        self.disposals: Final = SqliteClusterRecordStore(
+            file, token, "savepoint_disposals", payloads.SAVEPOINT_DISPOSALS
+        )
         self._file: Final = file
         self._token: Final = token
 

@@ -37,7 +37,7 @@ class Cleaner(TermStore):
             paths.blobs,
         ):
             await self._remove(records)
-        await self._delete([paths.retention_clock, paths.access_tokens])
+        await self._delete([paths.retention_clock, paths.access_tokens, paths.disposals])
         await self._files.sweep(Epoch(self._token.epoch + 1), set(), set())
 
     async def _remove(self, records: str) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterable, Sized
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 from flintlock.ha import payloads
+from flintlock.ha.payloads import Payload
 from flintlock.ha.store_rules import SLICE, batched, no_job_for_operations
 from flintlock.ha.terms import unless_cancelled
 from flintlock.ha.zookeeper import tree
@@ -18,6 +19,7 @@ from flintlock.model.access.tokens import AccessTokens
 from flintlock.model.commands import JobOperations
 from flintlock.model.ids import FencingToken, JobId, RegionId
 from flintlock.model.jobs import JobHistory, JobSnapshot, JobSummary, RetentionReading
+from flintlock.model.streaming.savepoints import SavepointDisposals
 from flintlock.model.tasks import RegionRecord, ResultRows
 
 T = TypeVar("T")
@@ -247,42 +249,28 @@ class ZooKeeperJobOperationStore(TermStore):
         return tuple(JobId(name) for name in await self._names(self._paths.operations))
 
 
-class ZooKeeperRetentionClockStore(TermStore):
-    """The reading of the retention clock: one znode."""
+class ZooKeeperClusterRecordStore(TermStore, Generic[T]):
+    """One record of the cluster: one znode."""
 
-    async def record(self, reading: RetentionReading) -> None:
-        """Replace the reading."""
-        path, data = self._paths.retention_clock, payloads.RETENTION_READING.encode(reading)
+    def __init__(self, storage: Storage, token: FencingToken, path: str, kind: Payload[T]) -> None:
+        super().__init__(storage, token)
+        self._path: Final = path
+        self._kind: Final = kind
 
-        async def plan() -> Change:
-            node = await self._link.get(path)
-            return Change((Create(path, data) if node is None else SetData(path, data, node.version),))
-
-        await self._write(plan)
-
-    async def read(self) -> RetentionReading | None:
-        """Return the reading."""
-        node = await self._link.get(self._paths.retention_clock)
-        return None if node is None else payloads.RETENTION_READING.decode(node.data, "the cluster")
-
-
-class ZooKeeperAccessTokenStore(TermStore):
-    """The access tokens: one znode."""
-
-    async def record(self, tokens: AccessTokens) -> None:
+    async def record(self, value: T) -> None:
         """Replace what is stored."""
-        path, data = self._paths.access_tokens, payloads.ACCESS_TOKENS.encode(tokens)
+        data = self._kind.encode(value)
 
         async def plan() -> Change:
-            node = await self._link.get(path)
-            return Change((Create(path, data) if node is None else SetData(path, data, node.version),))
+            node = await self._link.get(self._path)
+            return Change((Create(self._path, data) if node is None else SetData(self._path, data, node.version),))
 
         await self._write(plan)
 
-    async def read(self) -> AccessTokens | None:
-        """Return all tokens."""
-        node = await self._link.get(self._paths.access_tokens)
-        return None if node is None else payloads.ACCESS_TOKENS.decode(node.data, "the cluster")
+    async def read(self) -> T | None:
+        """Return what was recorded last."""
+        node = await self._link.get(self._path)
+        return None if node is None else self._kind.decode(node.data, "the cluster")
 
 
 async def _in_thread_if_many(marks: Sized, work: Callable[[], T]) -> T:
@@ -327,8 +315,15 @@ class ZooKeeperStores:
         self.progress: ZooKeeperJobProgressStore = ZooKeeperJobProgressStore(storage, token)
         self.ended: ZooKeeperEndedJobStore = ZooKeeperEndedJobStore(storage, token)
         self.operations: ZooKeeperJobOperationStore = ZooKeeperJobOperationStore(storage, token)
-        self.retention_clock: ZooKeeperRetentionClockStore = ZooKeeperRetentionClockStore(storage, token)
-        self.access_tokens: ZooKeeperAccessTokenStore = ZooKeeperAccessTokenStore(storage, token)
+        self.retention_clock: ZooKeeperClusterRecordStore[RetentionReading] = ZooKeeperClusterRecordStore(
+            storage, token, storage.paths.retention_clock, payloads.RETENTION_READING
+        )
+        self.access_tokens: ZooKeeperClusterRecordStore[AccessTokens] = ZooKeeperClusterRecordStore(
+            storage, token, storage.paths.access_tokens, payloads.ACCESS_TOKENS
+        )
+        self.disposals: ZooKeeperClusterRecordStore[SavepointDisposals] = ZooKeeperClusterRecordStore(
+            storage, token, storage.paths.disposals, payloads.SAVEPOINT_DISPOSALS
+        )
         self._writer: Final = storage.writer
         self._token: Final = token
 

@@ -148,6 +148,7 @@ class Tree:
         self.ends: Final = f"{self.base}/ends"
         self.retention_clock: Final = f"{self.base}/retention-clock"
         self.access_tokens: Final = f"{self.base}/access-tokens"
+        self.disposals: Final = f"{self.base}/savepoint-disposals"
 
     def graph(self, job_id: JobId) -> str:
         """The job's graph."""

@@ -16,9 +16,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from flintlock.model.errors import Corrupt, Incompatible
+from flintlock.model.errors import Conflict, Corrupt, FlintlockError, Incompatible
 from flintlock.model.ids import TriggerId
 from flintlock.model.jobgraph import JobGraph, JobVertex
 from flintlock.model.operations import Source
@@ -29,6 +29,11 @@ MANIFEST: Final = "_metadata.json"
 FORMAT_VERSION: Final = 1
 QUERIES: Final = "queries"
 """The directory in a savepoint that has one directory for each uid."""
+
+#: How many disposals a cluster remembers, and how long a path and a message may be: all of them are one stored record.
+MAX_DISPOSALS: Final = 100
+MAX_PATH_BYTES: Final = 4096  # as in Linux
+MAX_DISPOSAL_MESSAGE: Final = 1000
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _MAX_PROBLEMS: Final = 10
@@ -93,12 +98,53 @@ class DisposalQuery(Struct, frozen=True, kw_only=True):
     trigger_id: TriggerId
 
 
-class DisposedSavepoint(Struct, frozen=True, kw_only=True):
-    """What came of a disposal."""
+class SavepointDisposal(Struct, frozen=True, kw_only=True):
+    """The removal of a savepoint, and what came of it."""
 
     trigger_id: TriggerId
-    error: str = ""  # the name of the error's class; "": the savepoint is removed
+    path: str
+    completed: bool = False
+    error: str = ""  # the name of the error's class; "": the savepoint is removed, or is being removed
     message: str = ""
+
+    def succeeded(self) -> SavepointDisposal:
+        """Return it with its outcome: the savepoint is removed."""
+        return structs.replace(self, completed=True)
+
+    def failed(self, error: FlintlockError) -> SavepointDisposal:
+        """Return it with its outcome: the savepoint could not be removed."""
+        message = error.public[:MAX_DISPOSAL_MESSAGE]
+        return structs.replace(self, completed=True, error=type(error).__name__, message=message)
+
+
+class SavepointDisposals(Struct, frozen=True, kw_only=True):
+    """The latest disposals of a cluster, the earliest first."""
+
+    disposals: tuple[SavepointDisposal, ...] = ()
+
+    def get(self, trigger_id: TriggerId) -> SavepointDisposal | None:
+        """Return the disposal with this id."""
+        return next((each for each in self.disposals if each.trigger_id == trigger_id), None)
+
+    @property
+    def in_progress(self) -> tuple[SavepointDisposal, ...]:
+        """Those whose outcome is not recorded."""
+        return tuple(each for each in self.disposals if not each.completed)
+
+    def with_new(self, disposal: SavepointDisposal) -> SavepointDisposals:
+        """Return these with another one, in the place of the earliest that is completed. Raises Conflict if none is."""
+        kept = list(self.disposals)
+        if len(kept) >= MAX_DISPOSALS:
+            earliest = next((each for each in kept if each.completed), None)
+            if earliest is None:
+                raise Conflict(f"{MAX_DISPOSALS} savepoints are being removed already: try again when one is")
+            kept.remove(earliest)
+        return SavepointDisposals(disposals=(*kept, disposal))
+
+    def with_outcome(self, outcome: SavepointDisposal) -> SavepointDisposals:
+        """Return these with the outcome of one of them."""
+        changed = (outcome if each.trigger_id == outcome.trigger_id else each for each in self.disposals)
+        return SavepointDisposals(disposals=tuple(changed))
 
 
 class FileGone(Exception):

@@ -65,7 +65,7 @@ async def savepoint(call: RestCall) -> HttpResponse:
 
 
 async def dispose(call: RestCall) -> HttpResponse:
-    """Remove a savepoint; responds when it is gone, or could not be removed, which its status says."""
+    """Remove a savepoint; `triggerId` makes it safe to send again, and its status says what came of it."""
     request = await read_as(call.request, DisposalRequest)
     trigger_id = _trigger_id(request.trigger_id or uuid.uuid4().hex)
     await call.services.dispatcher.dispose_savepoint(
@@ -75,18 +75,16 @@ async def dispose(call: RestCall) -> HttpResponse:
 
 
 async def disposal(call: RestCall) -> HttpResponse:
-    """What came of the removal of a savepoint, as far as this leader knows."""
+    """The status of the removal of a savepoint, one of the latest, and once it is completed what came of it."""
     query = DisposalQuery(trigger_id=_trigger_id(call.path("triggerid")))
     disposed = await call.services.dispatcher.disposal(query)
-    cause = None
+    status, outcome = OperationStatus.IN_PROGRESS, None
+    if disposed.completed:
+        status, outcome = OperationStatus.COMPLETED, shapes.OperationOutcome()
     if disposed.error:
         cause = shapes.FailureCause(class_=disposed.error, stack_trace=disposed.message, serialized_throwable="")
-    return json_response(
-        shapes.OperationResponse(
-            status=shapes.OperationStatusId(id=OperationStatus.COMPLETED),
-            operation=shapes.OperationOutcome(failure_cause=cause),
-        )
-    )
+        outcome = shapes.OperationOutcome(failure_cause=cause)
+    return json_response(shapes.OperationResponse(status=shapes.OperationStatusId(id=status), operation=outcome))
 
 
 async def _trigger(call: RestCall, trigger_id: str | None, command: OperationCommand) -> HttpResponse:

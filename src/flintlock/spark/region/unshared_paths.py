@@ -1,8 +1,9 @@
 """Refuses a job whose paths the executors of its own Spark driver do not see as this machine does.
 
 As an engine tests the paths of its jobs (`engine.executors.shared_paths`), but in the driver's session, and with the
-job's own directory for blocking results: a TaskManager whose engine is local has never tested that. Spark begins as
-soon as the first executor has registered, so executors that come later may be left out.
+job's own directory for blocking results: a TaskManager whose engine is local has never tested that. The driver has
+begun once all its executors were there, or had not come for a while (`engine.executors.demand`): those that come later
+are left out.
 """
 
 from __future__ import annotations

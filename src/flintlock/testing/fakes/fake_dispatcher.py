@@ -44,7 +44,7 @@ from flintlock.model.jobs import (
 )
 from flintlock.model.regions import regions_of
 from flintlock.model.states import JobStatus
-from flintlock.model.streaming.savepoints import DisposalQuery, DisposedSavepoint, DisposeSavepoint
+from flintlock.model.streaming.savepoints import DisposalQuery, DisposeSavepoint, SavepointDisposal
 from flintlock.model.tasks import ResultRows
 
 
@@ -69,7 +69,7 @@ class FakeDispatcher:
         self.queries: list[TaskQuery] = []
         self.answer: TaskAnswer = CommandAccepted()  # to each of them
         self.operations: dict[TriggerId, JobOperation] = {}
-        self.disposals: dict[TriggerId, tuple[DisposeSavepoint, DisposedSavepoint]] = {}
+        self.disposals: dict[TriggerId, SavepointDisposal] = {}
         self.results: dict[tuple[JobId, str], ResultRows] = {}
         self.now_ms = now_ms  # the start time of submitted jobs
         self._jobs: dict[JobId, JobSnapshot] = {}  # in the order of their submission
@@ -200,18 +200,18 @@ class FakeDispatcher:
             raise NotFound(f"job {message.job_id} has no operation {message.trigger_id!r}")
         return found
 
-    async def dispose_savepoint(self, message: DisposeSavepoint) -> DisposedSavepoint:
+    async def dispose_savepoint(self, message: DisposeSavepoint) -> SavepointDisposal:
         """Record it; `disposals` may have the outcome already."""
         self._fail()
-        outcome = DisposedSavepoint(trigger_id=message.trigger_id)
-        return self.disposals.setdefault(message.trigger_id, (message, outcome))[1]
+        disposal = SavepointDisposal(trigger_id=message.trigger_id, path=message.path)
+        return self.disposals.setdefault(message.trigger_id, disposal)
 
-    async def disposal(self, message: DisposalQuery) -> DisposedSavepoint:
+    async def disposal(self, message: DisposalQuery) -> SavepointDisposal:
         """Return an entry of `disposals`."""
         self._fail()
         if message.trigger_id not in self.disposals:
             raise NotFound(f"there is no disposal {message.trigger_id!r}")
-        return self.disposals[message.trigger_id][1]
+        return self.disposals[message.trigger_id]
 
     async def quarantined_jobs(self) -> QuarantinedJobs:
         """Return the jobs in `quarantine`."""

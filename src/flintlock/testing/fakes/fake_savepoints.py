@@ -19,6 +19,7 @@ class FakeSavepoints:
         self.fail_with: FlintlockError | None = None
         self.restored: list[JobId] = []  # each job once, in the order in which they were restored
         self.disposed: list[str] = []
+        self.undisposable: FlintlockError | None = None  # raised for a savepoint that is to be removed
         self.progressed = False  # whether a job that was restored has committed a batch
         self.unreadable: Exception | None = None  # raised instead of whether a job may go back
         self.unprepared: FlintlockError | None = None  # raised for the directory of a job that is to be stopped
@@ -42,8 +43,16 @@ class FakeSavepoints:
             self.made.append((trigger_id, location))
         return location
 
+    async def check_disposal(self, path: str) -> None:
+        """Accept the path, or refuse it."""
+        await self.answers.wait()
+        if self.undisposable is not None:
+            raise self.undisposable
+
     async def dispose(self, path: str) -> None:
         """Remove a savepoint."""
+        self.asked += 1
+        await self.proceed.wait()
         if self.fail_with is not None:
             raise self.fail_with
         self.disposed.append(path)

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Collection
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
 
 from flintlock.ha import payloads
+from flintlock.ha.payloads import Payload
 from flintlock.ha.protocols import KnownKey, Quarantined
 from flintlock.ha.store_rules import (
     SLICE,
@@ -29,11 +30,10 @@ from flintlock.ha.store_rules import (
     not_quarantined,
     still_cleaned_up,
 )
-from flintlock.model.access.tokens import AccessTokens
 from flintlock.model.commands import JobOperations
 from flintlock.model.errors import InvariantBroken, NotFound, Unavailable
 from flintlock.model.ids import FencingToken, JobId, RegionId
-from flintlock.model.jobs import JobHistory, JobResult, JobSnapshot, JobSummary, RetentionReading, StoredJob
+from flintlock.model.jobs import JobHistory, JobResult, JobSnapshot, JobSummary, StoredJob
 from flintlock.model.states import checked_move
 from flintlock.model.tasks import REGION_MOVES, RegionRecord, ResultRows
 from flintlock.testing.fakes.memory_election import (
@@ -77,15 +77,13 @@ class MemoryCluster(MemoryLeadership):
         self.ended: Final[dict[JobId, EndedEntry]] = {}
         self.operations: Final[dict[JobId, bytes]] = {}
         self.histories: Final[dict[JobId, bytes]] = {}
-        self.retention_clock: bytes | None = None
-        self.access_tokens: bytes | None = None
+        self.cluster_records: Final[dict[str, bytes]] = {}  # by the name of the store
 
     def clear(self) -> None:
         """Remove every record; the newest token stays."""
         jobs = self.graphs, self.quarantined, self.keys, self.results
-        for records in (*jobs, self.progress, self.histories, self.ended, self.operations):
+        for records in (*jobs, self.progress, self.histories, self.ended, self.operations, self.cluster_records):
             records.clear()
-        self.retention_clock = self.access_tokens = None
 
     def forget_keys(self, job_id: JobId) -> None:
         """Remove the keys that refer to a job."""
@@ -410,40 +408,29 @@ class MemoryJobOperationStore(_TermStore):
         return await self._read("operations.ids", lambda: tuple(self._cluster.operations))
 
 
-class MemoryAccessTokenStore(_TermStore):
-    """The access tokens."""
+class MemoryClusterRecordStore(_TermStore, Generic[T]):
+    """One record of the cluster."""
 
-    async def record(self, tokens: AccessTokens) -> None:
+    def __init__(
+        self, cluster: MemoryCluster, token: FencingToken, step: StepHook, name: str, kind: Payload[T]
+    ) -> None:
+        super().__init__(cluster, token, step)
+        self._name: Final = name
+        self._kind: Final = kind
+
+    async def record(self, value: T) -> None:
         """Replace what is stored."""
-        payload = payloads.ACCESS_TOKENS.encode(tokens)
+        payload = self._kind.encode(value)
 
         def effect() -> None:
-            self._cluster.access_tokens = payload
+            self._cluster.cluster_records[self._name] = payload
 
-        await self._write("access_tokens.record", effect)
+        await self._write(f"{self._name}.record", effect)
 
-    async def read(self) -> AccessTokens | None:
-        """Return all tokens."""
-        payload = await self._read("access_tokens.read", lambda: self._cluster.access_tokens)
-        return None if payload is None else payloads.ACCESS_TOKENS.decode(payload, "the cluster")
-
-
-class MemoryRetentionClockStore(_TermStore):
-    """The reading of the retention clock."""
-
-    async def record(self, reading: RetentionReading) -> None:
-        """Replace the reading."""
-        payload = payloads.RETENTION_READING.encode(reading)
-
-        def effect() -> None:
-            self._cluster.retention_clock = payload
-
-        await self._write("retention_clock.record", effect)
-
-    async def read(self) -> RetentionReading | None:
-        """Return the reading."""
-        payload = await self._read("retention_clock.read", lambda: self._cluster.retention_clock)
-        return None if payload is None else payloads.RETENTION_READING.decode(payload, "the cluster")
+    async def read(self) -> T | None:
+        """Return what was recorded last."""
+        payload = await self._read(f"{self._name}.read", lambda: self._cluster.cluster_records.get(self._name))
+        return None if payload is None else self._kind.decode(payload, "the cluster")
 
 
 class _Term(_TermStore):
@@ -476,8 +463,15 @@ class MemoryStores:
         self.progress: Final = MemoryJobProgressStore(cluster, token, step)
         self.ended: Final = MemoryEndedJobStore(cluster, token, step)
         self.operations: Final = MemoryJobOperationStore(cluster, token, step)
-        self.retention_clock: Final = MemoryRetentionClockStore(cluster, token, step)
-        self.access_tokens: Final = MemoryAccessTokenStore(cluster, token, step)
+        self.retention_clock: Final = MemoryClusterRecordStore(
+            cluster, token, step, "retention_clock", payloads.RETENTION_READING
+        )
+        self.access_tokens: Final = MemoryClusterRecordStore(
+            cluster, token, step, "access_tokens", payloads.ACCESS_TOKENS
+        )
+        self.disposals: Final = MemoryClusterRecordStore(
+            cluster, token, step, "disposals", payloads.SAVEPOINT_DISPOSALS
+        )
         self._term: Final = _Term(cluster, token, step)
 
     async def confirm_term(self) -> None:

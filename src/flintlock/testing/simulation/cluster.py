@@ -573,7 +573,7 @@ class SimulatedCluster:
 
     def _retention_ms(self, name: str) -> int:
         """Return where the retention clock of a term begins: where it is recorded, else at the leader's wall clock."""
-        payload = self.durable.records.retention_clock
+        payload = self.durable.records.cluster_records.get("retention_clock")
         if payload is None:
             return self.wall_ms(name)
         return payloads.RETENTION_READING.decode(payload, "the retention clock").clock_ms

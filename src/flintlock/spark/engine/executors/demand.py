@@ -16,6 +16,8 @@ from flintlock.spark.engine.executors.leases import lease_defaults, outlived_lea
 
 _DYNAMIC: Final = "spark.dynamicAllocation.enabled"
 
+_REGISTERED_RATIO: Final = "spark.scheduler.minRegisteredResourcesRatio"
+_REGISTRATION_TIME: Final = "spark.scheduler.maxRegisteredResourcesWaitingTime"
 _DEPLOY_MODE: Final = "spark.submit.deployMode"
 _IMAGES: Final = ("spark.kubernetes.container.image", "spark.kubernetes.executor.container.image")
 
@@ -43,7 +45,7 @@ def executor_defaults(master: str, conf: Mapping[str, str], *, cores: int, lease
     """Return the defaults of a driver whose executors are elsewhere; nothing for a local one."""
     if not has_executors(master):
         return {}
-    return {**_size(master, conf, cores), **lease_defaults(lease_s)}
+    return {**_size(master, conf, cores), **_registration(master, conf, cores), **lease_defaults(lease_s)}
 
 
 def unusable_settings(conf: Mapping[str, str], lease_s: float) -> str | None:
@@ -150,10 +152,30 @@ class ExecutorWatch:
         return no_executor(self._conf, round(missing_s)) if missing_s >= self._patience_s else None
 
 
+def _registration(master: str, conf: Mapping[str, str], cores: int) -> dict[str, str]:
+    """Return the settings with which a driver begins once all its executors are there, or have not come for a while.
+
+    What is tested before its first work (`shared_paths`) is then tested on each of them. A standalone master would let
+    it begin with the first one; YARN and Kubernetes wait for most of them, and longer: they start containers.
+    """
+    if is_dynamic(conf):
+        return {}
+    if not master.startswith("spark://"):
+        return {_REGISTERED_RATIO: "1.0"}
+    wanted, each = _number(conf.get("spark.cores.max"), cores), _number(conf.get("spark.executor.cores"), 1)
+    # A standalone master starts whole executors: of 4 cores, 3 are used where each has 3.
+    return {_REGISTERED_RATIO: f"{wanted // each * each / wanted:g}", _REGISTRATION_TIME: "10s"}
+
+
 def _size(master: str, conf: Mapping[str, str], cores: int) -> dict[str, str]:
     if master.startswith("spark://"):
         return {"spark.cores.max": str(cores)}
-    each = conf.get("spark.executor.cores", "1").strip()
-    count = max(1, -(-cores // int(each))) if each.isdigit() and int(each) else cores
+    count = -(-cores // _number(conf.get("spark.executor.cores"), 1))
     key = "spark.dynamicAllocation.maxExecutors" if is_dynamic(conf) else "spark.executor.instances"
     return {key: str(count)}
+
+
+def _number(text: str | None, default: int) -> int:
+    """Return a number of cores, or the default if the setting has none: Spark refuses it."""
+    number = (text or "").strip()
+    return int(number) if number.isdecimal() and int(number) else default

@@ -67,6 +67,9 @@ class SimulatedSavepoints:
         queries = [vertex for vertex in job.vertices if vertex.query is not None]
         return {each.uid: partitions_of(self._content, self._checkpoint(job, each.uid)) for each in queries}
 
+    async def check_disposal(self, path: str) -> None:
+        """Accept every path."""
+
     async def dispose(self, path: str) -> None:
         """Remove a savepoint."""
         self._made.pop(path, None)
