@@ -34,6 +34,7 @@ from flintlock.model.errors import Conflict, DuplicateJob, InvariantBroken, KeyR
 from flintlock.model.ids import BlobKey, JobId, TriggerId, is_job_id
 from flintlock.model.jobgraph import JobGraph, JobType, Versions, vertex_id
 from flintlock.model.jobs import (
+    ExceptionEntry,
     ExecutionInfo,
     JobOutcome,
     JobResult,
@@ -338,7 +339,17 @@ def result_of(outcome: JobOutcome, kept: KeptResults | None = None) -> JobResult
         blobs=blobs_of(snapshot.graph),
         ended_at_ms=snapshot.ended_at_ms,
         kept=kept,
+        cause=_cause(snapshot),
     )
+
+
+def _cause(snapshot: JobSnapshot) -> ExceptionEntry | None:
+    """Return why a job has failed, as briefly as a result says it."""
+    if snapshot.status is not JobStatus.FAILED or not snapshot.exceptions:
+        return None
+    last = snapshot.exceptions[-1]
+    failure = structs.replace(last.failure, stack_trace="", jvm_stack_trace=None)
+    return structs.replace(last, failure=failure, concurrent=())
 
 
 def may_be_unrestored(graph: JobGraph, progress: Iterable[RegionRecord]) -> bool:

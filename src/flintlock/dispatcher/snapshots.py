@@ -117,6 +117,7 @@ def recorded_snapshot(result: JobResult) -> JobSnapshot:
         end_ms=result.end_ms,
         last_modified_ms=result.end_ms,
         executions=(),
+        exceptions=() if result.cause is None else (result.cause,),
         ended_at_ms=result.ended_at_ms,
     )
 
@@ -145,12 +146,20 @@ def stored_outcome(
         regions=_regions(job.graph),
         executions=tuple(executions[key] for key in sorted(executions)),
         attempts_omitted=past.attempts_omitted,
-        exceptions=past.exceptions,
+        exceptions=_exceptions(past, result),
         exceptions_truncated=past.exceptions_omitted > 0,
         exceptions_omitted=past.exceptions_omitted,
         result_names=tuple(one.name for one in rows),
     )
     return JobOutcome(snapshot=snapshot, results=rows)
+
+
+def _exceptions(past: JobHistory, result: JobResult) -> tuple[ExceptionEntry, ...]:
+    """Return the failures of a job, the one that ended it last: it may have been recorded before, with its traces."""
+    cause = result.cause
+    if cause is None or any(each.timestamp_ms == cause.timestamp_ms for each in past.exceptions[-1:]):
+        return past.exceptions
+    return (*past.exceptions, cause)
 
 
 def _execution(record: RegionRecord, outcome: TaskFinished) -> ExecutionInfo:

@@ -340,6 +340,7 @@ class JobResult(Struct, frozen=True, kw_only=True):
     ended_at_ms: int = 0  # on the retention clock; 0 in records of versions that had none
     quarantined: bool = False  # its graph is: what the job uses stays, for when it is put back
     kept: KeptResults | None = None  # what its cleanup removes later: until then the entry is dirty
+    cause: ExceptionEntry | None = None  # why it has FAILED, without stack traces: its archive may never be written
 
     @property
     def retained_from_ms(self) -> int:

@@ -226,7 +226,7 @@ async def test_next_leader_archives_from_the_progress_what_its_predecessor_could
 async def test_next_leader_archives_why_a_job_failed() -> None:
     harness = DispatcherHarness()
     harness.faults.failing["ended.put:before"] = OSError("disk full")
-    failure = Failure(kind=FailureKind.USER_CODE, message="ValueError: no")
+    failure = Failure(kind=FailureKind.USER_CODE, message="before")
     async with harness.leading() as dispatcher:
         runner = await harness.submitted(dispatcher)
         entry = ExceptionEntry(failure=failure, timestamp_ms=1)
@@ -240,7 +240,27 @@ async def test_next_leader_archives_why_a_job_failed() -> None:
         await empty(dispatcher)
         shown = await dispatcher.job(JobQuery(job_id=A))
         assert shown.status is JobStatus.FAILED
-        assert [entry.failure for entry in shown.exceptions] == [failure]
+        assert [entry.failure.message for entry in shown.exceptions] == ["before", "no"]
+
+
+@virtual_time
+async def test_result_says_why_a_job_failed_where_neither_its_archive_nor_its_history_does() -> None:
+    """As of a job that reached its timeout on a full disk, before an attempt of it had failed."""
+    harness = DispatcherHarness()
+    harness.faults.failing["ended.put:before"] = OSError("disk full")
+    async with harness.leading() as dispatcher:
+        (await harness.submitted(dispatcher)).fail("no")
+        await asyncio.sleep(60)
+        failed = await dispatcher.job(JobQuery(job_id=A))
+    harness.faults.failing.clear()
+
+    async with harness.leading() as dispatcher:
+        at_once = (await dispatcher.job(JobQuery(job_id=A))).exceptions
+        await empty(dispatcher)
+        archived = (await dispatcher.job(JobQuery(job_id=A))).exceptions
+    assert failed.exceptions
+    assert [entry.failure.message for entry in at_once] == [failed.exceptions[-1].failure.message]
+    assert archived == at_once
 
 
 @virtual_time
