@@ -18,10 +18,12 @@ async def block_loop(process: SimulatedProcess, ha: SimulatedHa, length_s: float
     loop = asyncio.get_running_loop()
     standstill, due_s = Standstill(), loop.time()
     process.freeze()
-    while process.alive and loop.time() < due_s + length_s:
-        ha.link.ping_beside_the_loop()
-        if standstill.look(loop.time(), due_s) >= ha.standstill_limit_s:
-            end()
-            return
-        await asyncio.sleep(LONGEST_GAP_S)
-    process.thaw()
+    try:
+        while process.alive and loop.time() < due_s + length_s:
+            ha.link.ping_beside_the_loop()
+            if standstill.look(loop.time(), due_s) >= ha.standstill_limit_s:
+                end()
+                return
+            await asyncio.sleep(LONGEST_GAP_S)
+    finally:  # the run may end meanwhile
+        process.thaw()
