@@ -60,12 +60,19 @@ class Savepoints(Protocol):
         """
         ...
 
-    async def check_disposal(self, path: str) -> None:
-        """Return if there is a savepoint that can be removed, or what is left of one. Raises Refused, Unavailable."""
+    async def check_disposal(self, path: str) -> str:
+        """Return what identifies the savepoint that can be removed there, or what is left of it.
+
+        Raises Refused if there is none, Unavailable if that cannot be found out now.
+        """
         ...
 
-    async def dispose(self, path: str) -> None:
-        """Remove a savepoint, or what is left of one. Raises Unavailable if it cannot be removed, Refused."""
+    async def dispose(self, path: str, identity: str) -> None:
+        """Remove a savepoint, or what is left of it; another one that has got its place is left alone.
+
+        `identity`: what `check_disposal` has returned; "" for whichever is there. Raises Unavailable if it cannot be
+        removed, Refused.
+        """
         ...
 
     async def prepare(self, directory: str) -> None:
@@ -121,11 +128,11 @@ class NoSavepoints:
         """Raise Refused."""
         raise Refused("this cluster makes no savepoints")
 
-    async def check_disposal(self, path: str) -> None:
+    async def check_disposal(self, path: str) -> str:
         """Raise Refused."""
         raise Refused(f"this cluster makes no savepoints: {path} is none of its own")
 
-    async def dispose(self, path: str) -> None:
+    async def dispose(self, path: str, identity: str) -> None:  # noqa: ARG002 - makes none
         """Raise Refused."""
         raise Refused(f"this cluster makes no savepoints: {path} is none of its own")
 

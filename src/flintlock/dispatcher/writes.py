@@ -16,7 +16,8 @@ from structlog.typing import FilteringBoundLogger
 
 from flintlock.ha.leader_gate import PATIENCE_S, LeaderGate
 from flintlock.ha.protocols import Stores
-from flintlock.model.errors import Corrupt, Fenced, InvariantBroken, NotFound, Unavailable
+from flintlock.model import log_events
+from flintlock.model.errors import Corrupt, Fenced, FlintlockError, InvariantBroken, NotFound, Unavailable
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import JobResult, JobSnapshot, StoredJob
 from flintlock.model.tasks import RegionRecord, ResultRows
@@ -32,6 +33,19 @@ def is_fatal_to_term(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return error.subgroup((Fenced, InvariantBroken)) is not None
     return isinstance(error, Fenced | InvariantBroken)
+
+
+def outcome_of(error: Exception, **facts: object) -> FlintlockError:
+    """Return an error as the outcome of the one operation that it has ended; what nobody expected is logged.
+
+    Raises it if it ends the term. Nothing else may: each leader would resume the operation, which is durable, and end.
+    """
+    if is_fatal_to_term(error):
+        raise error
+    if isinstance(error, FlintlockError):
+        return error
+    log.error(log_events.OPERATION_CRASHED, exc_info=error, **facts)
+    return FlintlockError(f"an error that Flintlock did not expect: {error!r}")
 
 
 @contextmanager

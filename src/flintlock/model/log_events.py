@@ -52,6 +52,16 @@ JOB_OPERATION_NOT_RECORDED: Final = _event(
     "job-operation-not-recorded",
     "The outcome of an asynchronous operation could not be recorded; the next leader carries the operation out again.",
 )
+JOB_NOT_DRAINED: Final = _event(
+    "Jobs (Dispatcher)",
+    "job-not-drained",
+    "The attempts of a job that is stopped could not be asked to end: it is tried again.",
+)
+OPERATION_CRASHED: Final = _event(
+    "Jobs (Dispatcher)",
+    "operation-crashed",
+    "An operation of a job, or the removal of a savepoint, ended by an error of Flintlock's own; that is its outcome.",
+)
 JOB_OPERATIONS_UNREADABLE: Final = _event(
     "Jobs (Dispatcher)", "job-operations-unreadable", "The recorded operations of a job could not be read."
 )

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from flintlock.config.configuration import Configuration
 from flintlock.config.options import (
@@ -18,7 +18,7 @@ from flintlock.config.options import (
     RESTORE_REWIND_SINKS,
     SAVEPOINTS_DIR,
 )
-from flintlock.model.errors import Conflict, Forbidden, Invalid, Unavailable
+from flintlock.model.errors import Conflict, Forbidden, Invalid, Refused, Unavailable
 from flintlock.model.ids import TriggerId
 from flintlock.model.jobgraph import JobGraph, JobType
 from flintlock.savepoints.checkpoints import local_path
@@ -26,6 +26,8 @@ from flintlock.savepoints.going_back import has_gone_on, way_back
 from flintlock.savepoints.removing import check_removal, remove_savepoint
 from flintlock.savepoints.restoring import Restore, check_restore, is_restored, restore_job
 from flintlock.savepoints.writing import prepare_directory, savepoint_name, write_savepoint
+
+T = TypeVar("T")
 
 
 class SavepointFiles:
@@ -64,14 +66,14 @@ class SavepointFiles:
         except (OSError, ValueError) as error:  # a file that cannot be synced, or has not the form that Spark writes
             raise Unavailable(f"the savepoint {parent / name} could not be made: {error}") from error
 
-    async def check_disposal(self, path: str) -> None:
+    async def check_disposal(self, path: str) -> str:
         """Check that there is a savepoint. See dispatcher.services.Savepoints."""
-        await self._check(partial(check_removal, self._allowed(path, "the savepoint")))
+        return await self._check(partial(check_removal, self._allowed(path, "the savepoint")))
 
-    async def dispose(self, path: str) -> None:
+    async def dispose(self, path: str, identity: str) -> None:
         """Remove a savepoint. See dispatcher.services.Savepoints."""
         try:
-            await asyncio.to_thread(remove_savepoint, self._allowed(path, "the savepoint"))
+            await asyncio.to_thread(remove_savepoint, self._allowed(path, "the savepoint"), identity)
         except OSError as error:
             raise Unavailable(f"the savepoint {path} cannot be removed: {error.strerror}") from error
 
@@ -90,10 +92,10 @@ class SavepointFiles:
             self._checkpoints(job)
             await self._check(lambda: check_restore(job, restore, self._spark))
 
-    async def _check(self, check: Callable[[], None]) -> None:
+    async def _check(self, check: Callable[[], T]) -> T:
         """Call a check that reads files. Raises what it raises, Unavailable in the place of OSError."""
         try:
-            await asyncio.to_thread(check)
+            return await asyncio.to_thread(check)
         except OSError as error:
             raise Unavailable(f"the savepoint cannot be checked: {error.strerror}: {error.filename}") from error
 
@@ -190,7 +192,11 @@ class SavepointFiles:
         if not self._confined:
             return path
         root = local_path(self._savepoints_dir, SAVEPOINTS_DIR.key)
-        if not path.resolve().is_relative_to(root.resolve()):
+        try:
+            is_below = path.resolve().is_relative_to(root.resolve())
+        except (RuntimeError, ValueError) as error:  # a loop of symbolic links, or characters that no path has
+            raise Refused(f"{what} {directory!r} leads to no directory: {error}") from error
+        if not is_below:
             raise Forbidden(
                 f"{directory} is not below state.savepoints.dir ({root}): where jobs run as another user, savepoints"
                 " are made and read only there"

@@ -112,7 +112,8 @@ def write_savepoint(
         raise
     sync_directory(parent)
     for left in parent.glob(f".{name}.*"):  # by those who died, or came second
-        shutil.rmtree(left, ignore_errors=True)
+        if not left.name.endswith(".disposed"):  # by removals, with files that are none of a savepoint
+            shutil.rmtree(left, ignore_errors=True)
     return place
 
 

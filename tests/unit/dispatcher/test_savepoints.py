@@ -23,31 +23,24 @@ from flintlock.model.commands import (
     JobOperation,
     OperationQuery,
     OperationStatus,
+    RescaleJob,
     StopJob,
     TriggerOperation,
     TriggerSavepoint,
 )
-from flintlock.model.errors import Conflict, Invalid, NotFound, Refused, Unavailable
+from flintlock.model.errors import Invalid, Refused, Unavailable
 from flintlock.model.ids import AttemptId, InstanceId, RegionId, StepName, TaskManagerId, TriggerId
 from flintlock.model.jobgraph import JobType, JobVertex, vertex_id
 from flintlock.model.jobs import ExecutionInfo, JobSubmission
 from flintlock.model.operations import Sink, Source
 from flintlock.model.slots import ResourceOverview, TaskManagerInfo
 from flintlock.model.states import ExecutionState, JobStatus
-from flintlock.model.streaming.savepoints import (
-    MAX_DISPOSALS,
-    MAX_PATH_BYTES,
-    DisposalQuery,
-    DisposeSavepoint,
-    SavepointDisposal,
-)
 from flintlock.model.streaming.streams import StreamQuery
 from flintlock.testing.fakes.fake_jobmaster import FakeJobMasterRunner
-from flintlock.testing.virtual_time import run_virtual, virtual_time
+from flintlock.testing.virtual_time import virtual_time
 
 TRIGGER = TriggerId("1" * 32)
 SAVE = TriggerOperation(trigger_id=TRIGGER, command=TriggerSavepoint(job_id=A, target_directory="/s"))
-DISPOSE = DisposeSavepoint(trigger_id=TRIGGER, path="/s/one")
 LOCATION = f"/s/{A[:6]}-{TRIGGER}"
 
 
@@ -123,6 +116,36 @@ async def test_a_savepoint_that_cannot_be_made_is_a_failed_operation_and_the_job
         assert outcome.failure is not None
         assert (outcome.failure.message, outcome.location) == ("the disk is full", "")
         assert await status(dispatcher) is JobStatus.RUNNING
+
+
+@virtual_time
+async def test_an_error_that_nobody_expects_is_the_outcome_and_ends_no_leader() -> None:
+    """The operation is durable: each leader that resumes it would end."""
+    harness = DispatcherHarness()
+    harness.savepoints.proceed.clear()
+    harness.savepoints.fail_with = RuntimeError("Symlink loop")
+    async with harness.leading() as dispatcher:
+        await harness.submitted(dispatcher)
+        await dispatcher.trigger(SAVE)
+        await until(lambda: harness.savepoints.asked == 1)
+    harness.savepoints.proceed.set()
+    async with harness.leading() as dispatcher:
+        failure = (await completed(dispatcher)).failure
+        assert failure is not None
+        assert "RuntimeError('Symlink loop')" in failure.message
+        assert await status(dispatcher) is JobStatus.RUNNING
+
+
+@virtual_time
+async def test_a_rescale_that_ends_by_an_error_that_nobody_expects_ends_no_leader() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        await harness.submitted(dispatcher)
+        harness.runner().command_fails_with = RuntimeError("a bug")
+        await dispatcher.trigger(TriggerOperation(trigger_id=TRIGGER, command=RescaleJob(job_id=A, parallelism=3)))
+        failure = (await completed(dispatcher)).failure
+        assert failure is not None
+        assert "RuntimeError('a bug')" in failure.message
 
 
 @virtual_time
@@ -355,6 +378,23 @@ async def test_a_stopped_job_that_cannot_be_saved_keeps_its_checkpoints() -> Non
 
 
 @virtual_time
+async def test_a_stop_that_ends_by_an_error_that_nobody_expects_keeps_the_checkpoints_and_the_leader() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await streaming(harness, dispatcher)
+        await dispatcher.trigger(STOP)
+        await settle()
+        harness.savepoints.fail_with = RuntimeError("a bug")
+        runner.end(JobStatus.FINISHED, scratch=(f"/checkpoints/{A}",))
+        await empty(dispatcher)
+
+        failure = (await completed(dispatcher)).failure
+        assert failure is not None
+        assert failure.message.endswith("RuntimeError('a bug'); the job has finished, and its checkpoints are kept")
+        assert await status(dispatcher) is JobStatus.FINISHED
+
+
+@virtual_time
 async def test_checkpoints_that_a_stop_has_said_to_be_kept_are_kept_by_the_next_leader_too() -> None:
     """The outcome of the stop is durable before the end of the job is."""
     harness = DispatcherHarness()
@@ -431,179 +471,3 @@ async def test_a_job_that_ends_while_its_stop_is_recorded_fails_the_stop_and_not
         failure = (await completed(dispatcher)).failure
         assert failure is not None
         assert "has ended" in failure.message
-
-
-# Savepoints that are removed
-
-
-async def disposed(dispatcher: Dispatcher) -> SavepointDisposal:
-    """Wait for the outcome of a disposal, as a client does."""
-    for _ in range(1000):
-        found = await dispatcher.disposal(DisposalQuery(trigger_id=TRIGGER))
-        if found.completed:
-            return found
-        await asyncio.sleep(0.01)
-    raise AssertionError("the disposal never completed")
-
-
-@virtual_time
-async def test_a_savepoint_is_disposed_of_once_for_each_trigger_id() -> None:
-    harness = DispatcherHarness()
-    harness.savepoints.proceed.clear()
-    async with harness.leading() as dispatcher:
-        both = [dispatcher.dispose_savepoint(DISPOSE) for _ in range(2)]
-        assert not any(disposal.completed for disposal in await asyncio.gather(*both))
-        assert not (await dispatcher.disposal(DisposalQuery(trigger_id=TRIGGER))).completed
-        harness.savepoints.proceed.set()
-        assert not (await disposed(dispatcher)).error
-        assert (await dispatcher.dispose_savepoint(DISPOSE)).completed
-        assert harness.savepoints.disposed == ["/s/one"]
-        other = await outcome_of(dispatcher.dispose_savepoint(structs.replace(DISPOSE, path="/s/two")))
-        assert isinstance(other, Conflict)
-        unknown = await outcome_of(dispatcher.disposal(DisposalQuery(trigger_id=TriggerId("9" * 32))))
-        assert isinstance(unknown, NotFound)
-
-
-@virtual_time
-async def test_a_savepoint_that_cannot_be_removed_is_an_outcome_with_the_reason() -> None:
-    harness = DispatcherHarness()
-    harness.savepoints.fail_with = Invalid("there is none")
-    async with harness.leading() as dispatcher:
-        await dispatcher.dispose_savepoint(DISPOSE)
-        outcome = await disposed(dispatcher)
-
-    assert (outcome.error, outcome.message) == ("Invalid", "there is none")
-
-
-@virtual_time
-async def test_a_disposal_of_what_is_no_savepoint_has_failed_at_once() -> None:
-    harness = DispatcherHarness()
-    harness.savepoints.undisposable = Invalid("there is none")
-    async with harness.leading() as dispatcher:
-        outcome = await dispatcher.dispose_savepoint(DISPOSE)
-
-    assert (outcome.completed, outcome.error, outcome.message) == (True, "Invalid", "there is none")
-    assert not harness.savepoints.asked
-    async with harness.leading() as dispatcher:
-        assert await dispatcher.disposal(DisposalQuery(trigger_id=TRIGGER)) == outcome
-
-
-@virtual_time
-async def test_a_disposal_that_was_acknowledged_is_carried_out_by_the_next_leader() -> None:
-    harness = DispatcherHarness()
-    harness.savepoints.proceed.clear()
-    async with harness.leading() as dispatcher:
-        assert not (await dispatcher.dispose_savepoint(DISPOSE)).completed
-    assert not harness.savepoints.disposed
-
-    harness.savepoints.proceed.set()
-    harness.savepoints.undisposable = Invalid("there is none")  # the former leader has removed it, in fact
-    async with harness.leading() as dispatcher:
-        assert not (await disposed(dispatcher)).error
-        assert not (await dispatcher.dispose_savepoint(DISPOSE)).error
-    assert harness.savepoints.disposed == ["/s/one"]
-
-
-@virtual_time
-async def test_a_disposal_that_is_triggered_while_a_leader_begins_is_carried_out_once() -> None:
-    harness = DispatcherHarness()
-    harness.faults.failing_once["disposals.read:before"] = Unavailable("no answer")
-    harness.savepoints.proceed.clear()
-    async with harness.leading() as dispatcher:
-        await dispatcher.dispose_savepoint(DISPOSE)
-        await asyncio.sleep(60)
-        harness.savepoints.proceed.set()
-        await disposed(dispatcher)
-        await asyncio.sleep(60)
-    assert harness.savepoints.disposed == ["/s/one"]
-
-
-@virtual_time
-async def test_a_disposal_has_the_same_outcome_after_a_change_of_leader() -> None:
-    harness = DispatcherHarness()
-    harness.savepoints.fail_with = Unavailable("the disk is read-only")
-    async with harness.leading() as dispatcher:
-        await dispatcher.dispose_savepoint(DISPOSE)
-        outcome = await disposed(dispatcher)
-
-    async with harness.leading() as dispatcher:
-        assert await dispatcher.disposal(DisposalQuery(trigger_id=TRIGGER)) == outcome
-        assert await dispatcher.dispose_savepoint(DISPOSE) == outcome
-    assert harness.savepoints.asked == 1
-
-
-@virtual_time
-async def test_only_the_latest_disposals_are_remembered() -> None:
-    harness = DispatcherHarness()
-    async with harness.leading() as dispatcher:
-        await dispatcher.dispose_savepoint(DISPOSE)
-        await disposed(dispatcher)
-        for number in range(MAX_DISPOSALS):
-            await dispatcher.dispose_savepoint(structs.replace(DISPOSE, trigger_id=TriggerId(f"{number:032x}")))
-        forgotten = await outcome_of(dispatcher.disposal(DisposalQuery(trigger_id=TRIGGER)))
-        assert isinstance(forgotten, NotFound)
-        assert await dispatcher.disposal(DisposalQuery(trigger_id=TriggerId(f"{0:032x}")))
-
-
-@virtual_time
-async def test_no_disposal_is_forgotten_while_it_is_in_progress() -> None:
-    harness = DispatcherHarness()
-    harness.savepoints.proceed.clear()
-    async with harness.leading() as dispatcher:
-        for number in range(MAX_DISPOSALS):
-            await dispatcher.dispose_savepoint(structs.replace(DISPOSE, trigger_id=TriggerId(f"{number:032x}")))
-        assert isinstance(await outcome_of(dispatcher.dispose_savepoint(DISPOSE)), Conflict)
-
-
-@virtual_time
-async def test_a_path_of_a_savepoint_has_a_bound() -> None:
-    harness = DispatcherHarness()
-    async with harness.leading() as dispatcher:
-        longer = structs.replace(DISPOSE, path="/" + "a" * MAX_PATH_BYTES)
-        assert isinstance(await outcome_of(dispatcher.dispose_savepoint(longer)), Invalid)
-
-
-@virtual_time
-async def test_a_disposal_whose_store_does_not_answer_counts_once_it_does() -> None:
-    harness = DispatcherHarness()
-    async with harness.leading() as dispatcher:
-        harness.faults.failing_once["disposals.record:after"] = Unavailable("no answer")
-        assert isinstance(await outcome_of(dispatcher.dispose_savepoint(DISPOSE)), Unavailable)
-        assert (await dispatcher.dispose_savepoint(DISPOSE)).trigger_id == TRIGGER
-        assert not (await disposed(dispatcher)).error
-        assert harness.savepoints.disposed == ["/s/one"]
-
-
-def test_a_disposal_is_completed_wherever_its_leader_dies() -> None:
-    """After a death at any step of a store the next leader has an outcome for every disposal that was acknowledged."""
-
-    async def dies_after(steps: int) -> bool:
-        harness = DispatcherHarness()
-        harness.faults.die_after(steps)
-        acknowledged = False
-
-        async def use() -> None:
-            nonlocal acknowledged
-            async with harness.leading() as dispatcher:
-                await dispatcher.dispose_savepoint(DISPOSE)
-                acknowledged = True
-                await disposed(dispatcher)
-
-        async with asyncio.TaskGroup() as tasks:
-            using = tasks.create_task(outcome_of(use()), name="use")
-            await asyncio.wait((using,), timeout=60)
-            survived = using.done() and using.result() is None
-            using.cancel()
-        harness.faults.clear_death()
-        async with harness.leading() as dispatcher:
-            if not acknowledged:
-                await dispatcher.dispose_savepoint(DISPOSE)
-            assert not (await disposed(dispatcher)).error
-        assert "/s/one" in harness.savepoints.disposed
-        return survived
-
-    steps = 0
-    while not run_virtual(dies_after(steps)):
-        steps += 1
-        assert steps < 500
-    assert steps > 4

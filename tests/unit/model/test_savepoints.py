@@ -111,6 +111,16 @@ def test_a_manifest_names_no_file_outside_of_its_queries(path: str) -> None:
         decode_manifest(encode_manifest(structs.replace(made, files=files)))
 
 
+@pytest.mark.parametrize("character", ["\0", "\n", "\x7f"])
+def test_a_manifest_with_control_characters_in_a_path_is_corrupt(character: str) -> None:
+    """No file of Spark has them, and a null character makes the calls of the operating system fail in their own way."""
+    made = manifest()
+    files = (*made.files, SavepointFile(path=f"queries/files-v1/a{character}b", size=1, sha256=HASH))
+
+    with pytest.raises(Corrupt, match="has control characters"):
+        decode_manifest(encode_manifest(structs.replace(made, files=files)))
+
+
 def test_a_manifest_without_the_metadata_of_a_query_is_corrupt() -> None:
     """Spark would begin a new query in that directory."""
     made = manifest()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from tests.unit.savepoints.interruptions import Died, dying_at, observing
 from tests.unit.savepoints.test_restoring import Saved
+from tests.unit.savepoints.test_writing import content
 
 from flintlock.model.errors import Invalid
 from flintlock.savepoints.removing import check_removal, remove_savepoint
@@ -46,6 +48,61 @@ def test_files_that_are_not_of_the_savepoint_are_kept(tmp_path: Path) -> None:
 
     (kept,) = saved.path.parent.iterdir()
     assert [path.name for path in kept.iterdir()] == ["notes.txt"]
+
+
+def test_files_that_were_kept_are_not_in_the_way_of_the_next_removal_at_that_path(tmp_path: Path) -> None:
+    saved = Saved(tmp_path)
+    for number in range(2):
+        saved = Saved(tmp_path) if number else saved
+        (saved.path / "notes.txt").write_text("mine")
+        remove_savepoint(saved.path, check_removal(saved.path))
+    assert not saved.path.exists()
+    kept = [path.name for hidden in saved.path.parent.iterdir() for path in hidden.iterdir()]
+    assert kept == ["notes.txt", "notes.txt"]
+
+
+def test_a_removal_that_is_repeated_leaves_another_savepoint_in_that_place_alone(tmp_path: Path) -> None:
+    """It completes its own, also if it had come to the first step only."""
+    saved = Saved(tmp_path, batches=1)
+    identity = check_removal(saved.path)
+    with dying_at(saved.path.parent, 12), suppress(Died):
+        remove_savepoint(saved.path, identity)
+    assert not saved.path.exists()
+    assert check_removal(saved.path) == identity, "of what is left"
+
+    other = Saved(tmp_path)
+    before = content(other.path)
+    remove_savepoint(saved.path, identity)
+
+    assert [path.name for path in saved.path.parent.iterdir()] == [saved.path.name]
+    assert content(other.path) == before
+    other.check()
+
+
+def test_a_savepoint_that_gets_the_path_while_it_is_renamed_is_put_back(tmp_path: Path) -> None:
+    """A leader that was frozen, and goes on after its successor has removed what it had found."""
+    saved = Saved(tmp_path, batches=1)
+    identity, exchanged = check_removal(saved.path), list[Path]()
+
+    def exchange(event: str, path: str) -> None:
+        if event == "os.rename" and path == str(saved.path) and not exchanged:
+            exchanged.append(saved.path)
+            remove_savepoint(saved.path, identity)
+            Saved(tmp_path)
+
+    with observing(saved.path.parent, exchange):
+        remove_savepoint(saved.path, identity)
+
+    assert exchanged
+    assert check_removal(saved.path) != identity
+    assert [path.name for path in saved.path.parent.iterdir()] == [saved.path.name]
+
+
+def test_what_an_earlier_version_has_left_of_a_savepoint_is_removed(tmp_path: Path) -> None:
+    saved = Saved(tmp_path)
+    saved.path.rename(saved.path.parent / f".{saved.path.name}.disposed")
+    remove_savepoint(saved.path, check_removal(saved.path))
+    assert [*saved.path.parent.iterdir()] == []
 
 
 def test_whoever_dies_while_removing_leaves_the_whole_savepoint_or_none(tmp_path: Path) -> None:

@@ -173,6 +173,48 @@ def test_where_jobs_run_as_another_user_no_sink_is_taken_back(tmp_path: Path) ->
     assert asyncio.run(files.is_restored(job)), "one that was restored before goes on"
 
 
+def test_a_path_through_a_loop_of_links_is_refused_where_jobs_run_as_another_user(tmp_path: Path) -> None:
+    """Python 3.11 raises RuntimeError for it."""
+    files = service(tmp_path, confined=True)
+    (tmp_path / "savepoints").mkdir()
+    (tmp_path / "savepoints" / "loop").symlink_to(tmp_path / "savepoints" / "loop")
+    path = str(tmp_path / "savepoints" / "loop" / "one")
+    for call in (files.check_disposal(path), files.dispose(path, ""), files.save(JOB, TRIGGER, path)):
+        with pytest.raises(Refused, match="leads to no directory: Symlink loop"):
+            asyncio.run(call)
+
+
+def test_what_is_disposed_of_is_what_was_there_when_it_was_checked(tmp_path: Path) -> None:
+    """The disposal may be repeated by the next leader, when another savepoint has the path."""
+    files = service(tmp_path)
+    location = Path(asyncio.run(files.save(JOB, TRIGGER, "")))
+    first = asyncio.run(files.check_disposal(str(location)))
+    asyncio.run(files.dispose(str(location), first))
+    CheckpointSample(tmp_path / "checkpoints" / JOB.job_id / UID).commit(3)
+    asyncio.run(files.save(JOB, TRIGGER, ""))
+
+    asyncio.run(files.dispose(str(location), first))
+
+    second = asyncio.run(files.check_disposal(str(location)))
+    assert second != first
+    asyncio.run(files.dispose(str(location), second))
+    assert [*location.parent.iterdir()] == []
+
+
+def test_storage_that_does_not_answer_is_not_taken_for_a_path_without_a_savepoint(tmp_path: Path) -> None:
+    files = service(tmp_path)
+    location = asyncio.run(files.save(JOB, TRIGGER, ""))
+
+    def stale(event: str, path: str) -> None:
+        if event == "open":
+            raise OSError(errno.ESTALE, "Stale file handle", path)
+
+    with observing(Path(location), stale), pytest.raises(Unavailable, match="Stale file handle"):
+        asyncio.run(files.check_disposal(location))
+    with pytest.raises(Invalid, match="File name too long"):
+        asyncio.run(files.check_disposal(location + "x" * 300))
+
+
 SUCCESSOR = structs.replace(
     JOB,
     job_id=JobId("e" * 32),

@@ -4,7 +4,8 @@
 
 A leader that dies before the first record has triggered nothing; the client triggers again with the same id. One that
 dies later leaves a disposal in progress, and the next leader removes what is still there: a savepoint that is gone then
-was removed by the former leader, because there was one when the disposal was recorded.
+was removed by the former leader, because there was one when the disposal was recorded. What identifies it is recorded,
+too: another one that has got its place since is left alone.
 
 The latest disposals are one record in the store, so its writes follow one another.
 """
@@ -16,13 +17,14 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 import structlog
+from msgspec import structs
 
 from flintlock.dispatcher.services import Savepoints
-from flintlock.dispatcher.writes import continue_without_damaged, is_fatal_to_term
+from flintlock.dispatcher.writes import continue_without_damaged, outcome_of
 from flintlock.ha.leader_gate import PATIENCE_S, LeaderGate
 from flintlock.ha.protocols import ClusterRecordStore
 from flintlock.model import log_events
-from flintlock.model.errors import Conflict, FlintlockError, Invalid, NotFound, Unavailable
+from flintlock.model.errors import Conflict, Invalid, NotFound, Unavailable
 from flintlock.model.ids import TriggerId
 from flintlock.model.streaming.savepoints import (
     MAX_PATH_BYTES,
@@ -61,7 +63,7 @@ class Disposals:
         """Make the removal of a savepoint durable, acknowledge it, and carry it out, once for each trigger id.
 
         A store that does not answer is reported as Unavailable, and retried until it does: the disposal then counts, as
-        one whose acknowledgement was lost.
+        one whose acknowledgement was lost. Where the file system does not answer, nothing is recorded.
         """
         try:
             disposal = await self._known(message) or await self._checked(message)
@@ -69,11 +71,10 @@ class Disposals:
                 known = await self._known(message)
                 if known is None:
                     await self._write((await self._read()).with_new(disposal), accepted)
-        except FlintlockError as error:
-            if is_fatal_to_term(error):
-                raise
+        except Exception as error:  # noqa: BLE001 - the client is told, whatever it is
+            failure = outcome_of(error, path=message.path)
             if not accepted.done():
-                accepted.set_exception(error)
+                accepted.set_exception(failure)
             return
         if not accepted.done():
             accepted.set_result(known or disposal)
@@ -100,12 +101,12 @@ class Disposals:
             raise Invalid(f"savepoint-path: is longer than {MAX_PATH_BYTES:,} bytes")
         disposal = SavepointDisposal(trigger_id=message.trigger_id, path=message.path)
         try:
-            await self._savepoints.check_disposal(message.path)
-        except FlintlockError as error:
-            if is_fatal_to_term(error):
-                raise
-            return disposal.failed(error)
-        return disposal
+            identity = await self._savepoints.check_disposal(message.path)
+        except Unavailable:  # it passes: no outcome of this trigger id
+            raise
+        except Exception as error:  # noqa: BLE001 - it is the outcome, whatever it is
+            return disposal.failed(outcome_of(error, path=message.path))
+        return structs.replace(disposal, identity=identity)
 
     async def _carry_out(self, disposal: SavepointDisposal) -> None:
         """Remove the savepoint, once in a term, and make the outcome durable, however long it takes."""
@@ -114,11 +115,9 @@ class Disposals:
         self._begun.add(disposal.trigger_id)
         outcome = disposal.succeeded()
         try:
-            await self._savepoints.dispose(disposal.path)
-        except FlintlockError as error:
-            if is_fatal_to_term(error):
-                raise
-            outcome = disposal.failed(error)
+            await self._savepoints.dispose(disposal.path, disposal.identity)
+        except Exception as error:  # noqa: BLE001 - it is the outcome, whatever it is
+            outcome = disposal.failed(outcome_of(error, path=disposal.path))
         async with self._writing:
             await self._write((await self._read()).with_outcome(outcome))
         self._begun.discard(disposal.trigger_id)

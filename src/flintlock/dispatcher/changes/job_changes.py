@@ -18,7 +18,7 @@ from flintlock.dispatcher import core
 from flintlock.dispatcher.changes.operations import OperationRecorder
 from flintlock.dispatcher.changes.retries import wait_for_storage
 from flintlock.dispatcher.services import Savepoints
-from flintlock.dispatcher.writes import TermWrites, is_fatal_to_term, log_and_continue
+from flintlock.dispatcher.writes import TermWrites, is_fatal_to_term, log_and_continue, outcome_of
 from flintlock.gateways.jobmaster import JobMasterRunner
 from flintlock.ha.protocols import JobGraphStore
 from flintlock.model import log_events
@@ -206,6 +206,13 @@ class JobChanger:
             await self._operations.fail_unfinished(reason)
 
     async def _carry_out(self, job: ChangeableJob, operation: JobOperation, *, resumed: bool = False) -> None:
+        """Carry out an operation and record its outcome, whatever it raises: the next leader would raise it again."""
+        try:
+            await self._carry_out_command(job, operation, resumed=resumed)
+        except Exception as error:  # noqa: BLE001 - it is the outcome
+            await self._operations.complete(operation, outcome_of(error, job_id=job.job_id))
+
+    async def _carry_out_command(self, job: ChangeableJob, operation: JobOperation, *, resumed: bool) -> None:
         match operation.command:
             case CancelJob(force=force, requested_by=requested_by):
                 error: FlintlockError | None = None
@@ -233,10 +240,8 @@ class JobChanger:
             try:
                 job.check_runs()
                 location = await self._savepoints.save(job.stored.graph, operation.trigger_id, command.target_directory)
-            except FlintlockError as failed:
-                if is_fatal_to_term(failed):
-                    raise
-                error = failed
+            except Exception as failed:  # noqa: BLE001 - it is the outcome, whatever it is
+                error = outcome_of(failed, job_id=job.job_id)
             await self._operations.complete(operation, error, location)
 
     async def _drain(self, job: ChangeableJob, operation: JobOperation, command: StopJob, *, resumed: bool) -> None:
@@ -252,13 +257,12 @@ class JobChanger:
                 raise Conflict(f"job {job.job_id} is a batch job: only streaming jobs are stopped with a savepoint")
             if not resumed:  # else attempts may have been drained: the stop can no longer be refused
                 await self._savepoints.prepare(command.target_directory)
-        except FlintlockError as error:
-            if is_fatal_to_term(error):
-                raise
-            await self._operations.complete(operation, error)
+        except Exception as error:  # noqa: BLE001 - it is the outcome, whatever it is
+            await self._operations.complete(operation, outcome_of(error, job_id=job.job_id))
             return
         while not job.has_result and operation in self._operations.in_progress:
-            with suppress(Unavailable):
+            # From here on attempts may have ended: whatever goes wrong, the stop is not given up.
+            with log_and_continue(log_events.JOB_NOT_DRAINED, job_id=job.job_id), suppress(Unavailable):
                 await _drain_attempts(job)
             await asyncio.sleep(_DRAIN_INTERVAL_S)
 
@@ -284,10 +288,9 @@ class JobChanger:
                     tries=_TRIES_FOR_A_SUCCESSOR if successor else 1,
                     patience_s=_PATIENCE_FOR_A_SUCCESSOR_S if successor else math.inf,
                 )
-            except FlintlockError as failed:
-                if is_fatal_to_term(failed):
-                    raise
-                error = Unavailable(f"{failed.public}; the job has finished, and its checkpoints are kept")
+            except Exception as failed:  # noqa: BLE001 - it is the outcome, whatever it is
+                reason = outcome_of(failed, job_id=job.job_id).public
+                error = Unavailable(f"{reason}; the job has finished, and its checkpoints are kept")
             await self._operations.complete(operation, error, location, checkpoints_kept=error is not None)
         return status is JobStatus.FINISHED and self._operations.checkpoints_kept
 

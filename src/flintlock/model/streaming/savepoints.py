@@ -35,6 +35,7 @@ MAX_DISPOSALS: Final = 100
 MAX_PATH_BYTES: Final = 4096  # as in Linux
 MAX_DISPOSAL_MESSAGE: Final = 1000
 
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _MAX_PROBLEMS: Final = 10
 _STATE_VERSION: Final = re.compile(
@@ -103,6 +104,7 @@ class SavepointDisposal(Struct, frozen=True, kw_only=True):
 
     trigger_id: TriggerId
     path: str
+    identity: str = ""  # of the savepoint that was there; "": whichever is (records of 0.1)
     completed: bool = False
     error: str = ""  # the name of the error's class; "": the savepoint is removed, or is being removed
     message: str = ""
@@ -323,6 +325,8 @@ def _inconsistencies(manifest: SavepointManifest) -> Iterator[str]:
         parts = file.path.split("/")
         if parts[0] != QUERIES or len(parts) < 3 or parts[1] not in uids or {"", ".", ".."} & set(parts):
             yield f"{file.path!r} is not the path of a file of one of its queries"
+        if _CONTROL.search(file.path):
+            yield f"{file.path!r} has control characters"
         if file.size < 0 or not _SHA256.fullmatch(file.sha256):
             yield f"size or hash of {file.path!r} cannot be right"
     for query in manifest.queries:

@@ -134,6 +134,7 @@ class FakeJobMasterRunner:
         self.executions: tuple[ExecutionInfo, ...] = ()
         self.required: list[JobRequirements] = []  # latest last
         self.commands: list[JobCommand] = []
+        self.command_fails_with: Exception | None = None
         self.cause: CauseId | None = None  # of its `run`
         self.suspended = False  # its `run` was cancelled, and has ended
         self._listener: Final = listener
@@ -184,6 +185,8 @@ class FakeJobMasterRunner:
     def command(self, command: JobCommand) -> None:
         """Carry out a command."""
         self.commands.append(command)
+        if self.command_fails_with is not None:
+            raise self.command_fails_with
         match command:
             case CancelJob():
                 self.cancel()

@@ -16,13 +16,14 @@ class FakeSavepoints:
     def __init__(self) -> None:
         self.made: list[tuple[TriggerId, str]] = []  # each one once, in the order in which they were completed
         self.asked = 0
-        self.fail_with: FlintlockError | None = None
+        self.fail_with: Exception | None = None
         self.restored: list[JobId] = []  # each job once, in the order in which they were restored
         self.disposed: list[str] = []
-        self.undisposable: FlintlockError | None = None  # raised for a savepoint that is to be removed
+        self.identities: list[str] = []  # of what was disposed of
+        self.undisposable: Exception | None = None  # raised for a savepoint that is to be removed
         self.progressed = False  # whether a job that was restored has committed a batch
         self.unreadable: Exception | None = None  # raised instead of whether a job may go back
-        self.unprepared: FlintlockError | None = None  # raised for the directory of a job that is to be stopped
+        self.unprepared: Exception | None = None  # raised for the directory of a job that is to be stopped
         self.refuse_with: FlintlockError | None = None  # raised for a job that is to be restored
         self.unmade: FlintlockError | None = None  # raised for a job that is to be restored from what was never made
         self.unreadable_checkpoints: Exception | None = None  # raised instead of whether a job is restored
@@ -43,19 +44,21 @@ class FakeSavepoints:
             self.made.append((trigger_id, location))
         return location
 
-    async def check_disposal(self, path: str) -> None:
+    async def check_disposal(self, path: str) -> str:
         """Accept the path, or refuse it."""
         await self.answers.wait()
         if self.undisposable is not None:
             raise self.undisposable
+        return f"identity of {path}"
 
-    async def dispose(self, path: str) -> None:
+    async def dispose(self, path: str, identity: str) -> None:
         """Remove a savepoint."""
         self.asked += 1
         await self.proceed.wait()
         if self.fail_with is not None:
             raise self.fail_with
         self.disposed.append(path)
+        self.identities.append(identity)
 
     async def prepare(self, directory: str) -> None:
         """Accept the directory, or refuse it."""

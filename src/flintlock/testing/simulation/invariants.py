@@ -27,6 +27,7 @@ from flintlock.testing.simulation.fault_draws import LONG_LEASE_S, draw_faults
 from flintlock.testing.simulation.faults import Faults
 from flintlock.testing.simulation.situations import Situation, draw_situation
 from flintlock.testing.simulation.users.clients import Clients
+from flintlock.testing.simulation.users.disposals import DISPOSING_RUNS, DisposingUser
 from flintlock.testing.simulation.users.listing_user import LISTING_RUNS, ListingUser
 from flintlock.testing.simulation.users.operator import QuarantineOperator
 from flintlock.testing.simulation.users.savepoints import draw_outage
@@ -133,6 +134,7 @@ class _Run:
         self._clients = Clients(seed, random, self.cluster, self._jobs)
         self._lister = self._listing_user() if self._varying.random() < LISTING_RUNS else None
         self._operator = self._quarantine_operator() if faults.damaged_graphs else None
+        self._disposer = self._disposing_user(Random(f"disposals-{seed}"))
         self.violations: list[str] = []
 
     def shape_jobs(self, random: Random, situation: Situation) -> None:
@@ -156,6 +158,17 @@ class _Run:
             self.cluster.durable.records,
             self.cluster.intact_graphs,
             self._jobs,
+            gateway=self._clients.gateway,
+            try_another=self._clients.try_another,
+            record=self.cluster.record,
+        )
+
+    def _disposing_user(self, random: Random) -> DisposingUser | None:
+        if random.random() >= DISPOSING_RUNS:
+            return None
+        return DisposingUser(
+            random,
+            self.cluster.savepoints,
             gateway=self._clients.gateway,
             try_another=self._clients.try_another,
             record=self.cluster.record,
@@ -204,6 +217,8 @@ class _Run:
         """Let all users use the cluster until every job has ended and is cleaned up."""
         async with asyncio.TaskGroup() as tasks:
             clients = tasks.create_task(self._clients.run(), name="clients")
+            if self._disposer is not None:
+                tasks.create_task(self._disposer.run(), name="disposer")
             others = [
                 tasks.create_task(user.run(), name=type(user).__name__)
                 for user in (self._lister, self._operator)
@@ -250,6 +265,9 @@ class _Run:
             if user is self._lister or self.cluster.retention_s is None:  # operations are removed with their jobs
                 await user.check()
             self.violations += user.violations
+        if self._disposer is not None:
+            await self._disposer.check()
+            self.violations += self._disposer.violations
         self.violations += self._clients.violations
         self.violations += [] if self._operator is None else self._operator.violations
         await self._check_runners()

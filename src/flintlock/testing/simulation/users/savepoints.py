@@ -38,6 +38,8 @@ class SimulatedSavepoints:
         self._content: Final = content  # the files, with the checkpoints of all queries
         self._tries = 0
         self._made: Final[dict[str, dict[str, int]]] = {}  # the batch that each query was saved after, by uid
+        self._added = 0
+        self._identities: Final[dict[str, str]] = {}  # of savepoints that are only disposed of, by path
         self._partitions: Final[dict[str, dict[str, int]]] = {}  # of the state of each query, likewise
 
     async def save(self, job: JobGraph, trigger_id: TriggerId, directory: str) -> str:
@@ -67,12 +69,33 @@ class SimulatedSavepoints:
         queries = [vertex for vertex in job.vertices if vertex.query is not None]
         return {each.uid: partitions_of(self._content, self._checkpoint(job, each.uid)) for each in queries}
 
-    async def check_disposal(self, path: str) -> None:
-        """Accept every path."""
+    def add(self, path: str) -> str:
+        """Have a savepoint of a job that is long gone at this path; return what identifies it."""
+        self._added += 1
+        self._identities[path] = f"savepoint {self._added}"
+        return self._identities[path]
 
-    async def dispose(self, path: str) -> None:
-        """Remove a savepoint."""
-        self._made.pop(path, None)
+    def identity(self, path: str) -> str:
+        """Return what identifies the savepoint at this path; "" if there is none that was added."""
+        return self._identities.get(path, "")
+
+    async def check_disposal(self, path: str) -> str:
+        """Refuse what is not there."""
+        await asyncio.sleep(0.1)
+        self._check_reachable()
+        if path not in self._identities:
+            raise Invalid(f"{path} is not a savepoint")
+        return self._identities[path]
+
+    async def dispose(self, path: str, identity: str) -> None:
+        """Remove a savepoint, unless another one has got its place; fail at times, also with an error of its own."""
+        random = self._next_random(f"dispose-{path}")
+        await asyncio.sleep(random.uniform(0.0, 4.0))
+        self._fail_at_times(random)
+        if random.random() < _FAILURES:
+            raise RuntimeError("nobody expects this")
+        if self._identities.get(path) == identity:
+            del self._identities[path]
 
     async def prepare(self, directory: str) -> None:
         """Refuse some directories, at some times."""
