@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import time
 import uuid
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -35,14 +36,14 @@ def savepoint_of_state() -> Iterator[Figure]:
         tempfile.TemporaryDirectory(prefix="flintlock-bench-") as scratch,
         tempfile.TemporaryDirectory(prefix="flintlock-bench-", dir=_OTHER_FILE_SYSTEM) as elsewhere,
     ):
-        linked = [_save(_checkpoint(Path(scratch)), Path(scratch), number) for number in range(PAIRS)]
+        linked = [save(make_checkpoint(Path(scratch)), Path(scratch), number) for number in range(PAIRS)]
         shutil.rmtree(Path(scratch, "checkpoints"))
-        other = _checkpoint(Path(elsewhere))
+        other = make_checkpoint(Path(elsewhere))
         mine: list[float] = []
         theirs: list[float] = []
         for number in range(PAIRS + 1):
             for plain in (True, False) if number % 2 else (False, True):
-                taken = _copy(other, Path(scratch)) if plain else _save(other, Path(scratch), number)
+                taken = _copy(other, Path(scratch)) if plain else save(other, Path(scratch), number)
                 if number:  # the first pair warms up
                     (theirs if plain else mine).append(taken)
     yield Figure(
@@ -59,8 +60,8 @@ def savepoint_of_state() -> Iterator[Figure]:
     )  # fmt: skip
 
 
-def _checkpoint(root: Path) -> Path:
-    """Return the directory of a job's checkpoints, with one query and 1 GB of state, made at the first call."""
+def make_checkpoint(root: Path, size: int = SIZE, file_size: int = FILE) -> Path:
+    """Return the directory of a job's checkpoints, with one query and so much state, made at the first call."""
     checkpoints = root / "checkpoints"
     query = checkpoints / UID
     if query.exists():
@@ -73,24 +74,34 @@ def _checkpoint(root: Path) -> Path:
     for name, text in (("metadata", json.dumps({"id": "1"})), ("offsets/0", "\n".join(entry)), ("commits/0", "v1\n{}")):
         (query / name).parent.mkdir(parents=True, exist_ok=True)
         (query / name).write_text(text)
-    noise = os.urandom(FILE)
-    for number in range(SIZE // FILE):
-        partition = query / "state" / "0" / str(number % PARTITIONS)
-        (partition / "SSTs").mkdir(parents=True, exist_ok=True)
-        (partition / "SSTs" / f"{number:06}-{uuid.uuid4()}.sst").write_bytes(noise)
-        (partition / "1.zip").write_bytes(noise[:1000])
+    noise = os.urandom(file_size)
+    for number in range(PARTITIONS):
+        partition = query / "state" / "0" / str(number)
+        (partition / "SSTs").mkdir(parents=True)
+        names = [f"{file:06}-{uuid.uuid4()}.sst" for file in range(number, size // file_size, PARTITIONS)]
+        for name in names:
+            (partition / "SSTs" / name).write_bytes(noise)
+        _write_snapshot(partition / "1.zip", names, file_size)
     subprocess.run(["/bin/sync", "-f", str(checkpoints)], check=True)
     return checkpoints
 
 
-def _save(checkpoints: Path, target: Path, number: int) -> float:
+def _write_snapshot(path: Path, names: list[str], file_size: int) -> None:
+    """Write a snapshot of RocksDB that names these SST files: what is saved is compared with it."""
+    files = [{"localFileName": name, "dfsSstFileName": name, "sizeBytes": file_size} for name in names]
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("metadata", f"v1\n{json.dumps({'sstFiles': files, 'numKeys': 1})}")
+
+
+def save(checkpoints: Path, target: Path, number: int, size: int = SIZE) -> float:
+    """Return what it takes to make a savepoint of so much state, which is removed again."""
     parent = target / "savepoints"
     begun = time.perf_counter()
     place = write_savepoint(
         _job(), checkpoints=checkpoints, parent=parent, name="savepoint", spark="4.3.0", now_ms=0, unique=str(number)
     )
     taken = time.perf_counter() - begun
-    if sum(path.stat().st_size for path in place.rglob("*.sst")) != SIZE:
+    if sum(path.stat().st_size for path in place.rglob("*.sst")) != size:
         raise RuntimeError("the savepoint has another size than the state")
     shutil.rmtree(parent)
     return taken
