@@ -69,14 +69,18 @@ def snapshot_metadata(file: Path) -> dict[str, Any]:
         raise ValueError(f"{file.name} is not a snapshot of RocksDB: {error}") from error
 
 
-def files_of_snapshot(metadata: dict[str, Any]) -> Iterator[str]:
-    """Yield the files that RocksDB's snapshot names, relative to the directory of the snapshot."""
+def files_of_snapshot(metadata: dict[str, Any]) -> Iterator[tuple[str, int | None]]:
+    """Yield the files that RocksDB's snapshot names, relative to the directory of the snapshot, with their sizes.
+
+    None for a size that it does not name.
+    """
     for key, name, directory in (("sstFiles", "dfsSstFileName", "SSTs"), ("logFiles", "dfsLogFileName", "logs")):
         files: object = metadata.get(key)
         for file in cast("list[object]", files) if isinstance(files, list) else []:
-            found = cast("dict[str, object]", file).get(name) if isinstance(file, dict) else None
+            named = cast("dict[str, object]", file) if isinstance(file, dict) else {}
+            found, size = named.get(name), named.get("sizeBytes")
             if isinstance(found, str):
-                yield f"{directory}/{found}"
+                yield f"{directory}/{found}", size if isinstance(size, int) else None
 
 
 def files_below(directory: Path) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Final
 from flintlock.model.errors import Invalid
 from flintlock.model.streaming.savepoints import (
     QUERIES,
+    FileDamaged,
     FileGone,
     SavedQuery,
     SavepointFile,
@@ -31,7 +32,7 @@ from flintlock.savepoints.checkpoints import (
     query_id,
     state_partitions,
 )
-from flintlock.savepoints.writing import check_snapshots
+from flintlock.savepoints.verifying import check_snapshots
 
 #: The suffixes of what a rescale has beside a checkpoint while it exchanges it.
 _EXCHANGED: Final = (".rescaled", ".replaced")
@@ -60,6 +61,8 @@ def read_checkpoints(job: Path) -> SavepointManifest:
             if found is not None:
                 queries.append(found)
                 files += _files(checkpoint, found)
+        except FileDamaged as error:
+            raise Invalid(f"{checkpoint} is damaged: {error}") from error
         except (FileGone, FileNotFoundError) as error:
             raise Invalid(f"{checkpoint} is not complete: {error} is missing") from error
     return SavepointManifest(

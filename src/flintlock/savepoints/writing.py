@@ -34,6 +34,7 @@ from flintlock.model.operations import Guarantee, Source
 from flintlock.model.streaming.savepoints import (
     MANIFEST,
     QUERIES,
+    FileDamaged,
     FileGone,
     SavedQuery,
     SavepointFile,
@@ -47,13 +48,12 @@ from flintlock.savepoints.checkpoints import (
     commit_entry,
     committed_batch,
     files_below,
-    files_of_snapshot,
     latest_sink_batch,
     offsets_of,
     query_id,
-    snapshot_metadata,
     state_partitions,
 )
+from flintlock.savepoints.verifying import check_file, check_snapshots
 
 #: How often a later batch is taken because a file of the batch has disappeared meanwhile.
 _TRIES: Final = 20
@@ -158,7 +158,7 @@ def _cleans(vertex: JobVertex) -> bool:
 
 def _link_last_batch(checkpoint: Path, into: Path) -> int | None:
     """Link or copy the files of the last committed batch; return that batch, or None if there is none."""
-    gone: Exception | None = None
+    problem: Exception | None = None
     for _ in range(_TRIES):
         shutil.rmtree(into, ignore_errors=True)
         batch = committed_batch(checkpoint)
@@ -166,44 +166,28 @@ def _link_last_batch(checkpoint: Path, into: Path) -> int | None:
             return None
         try:
             # Listed after the commit was seen: what the batch needs is there, or was purged since.
-            names = files_of_batch(files_below(checkpoint), batch, partial(commit_entry, checkpoint))
-            in_threads(lambda name: link_or_copy(checkpoint / name, into / name), names)
+            there = frozenset(files_below(checkpoint))
+            names = files_of_batch(there, batch, partial(commit_entry, checkpoint))
+            in_threads(partial(_save_file, checkpoint, into, there), names)
             check_snapshots(into, names)
         except (FileGone, FileNotFoundError) as error:
-            gone = error
+            problem = error
         else:
             return batch
+    if isinstance(problem, FileDamaged):
+        raise Unavailable(f"{checkpoint} is damaged, nothing can be restored from it: {problem}") from problem
     raise Unavailable(
-        f"the files of {checkpoint} disappear faster than they can be saved, {_TRIES} times in a row: {gone}"
-    ) from gone
+        f"the files of {checkpoint} disappear faster than they can be saved, {_TRIES} times in a row: {problem}"
+    ) from problem
 
 
-def check_snapshots(saved: Path, names: Collection[str]) -> None:
-    """Raise FileGone if a snapshot of RocksDB cannot be read, or names a file that is not there.
-
-    Spark removes files that it needs no longer while they are listed: one that was gone by then is only missed here.
-    Where a version has several, one counts, and which it is is not known: the files of the others may be gone.
-    """
-    there, problems = frozenset(names), dict[str, list[str]]()
-    for name in names:
-        at, _, last = name.rpartition("/")
-        if name.startswith("state/") and last.endswith(".zip"):
-            version = f"{at}/{last.removesuffix('.zip').partition('_')[0]}"  # without the id of a try of its batch
-            problems.setdefault(version, []).append(_problem_of_snapshot(saved, name, there))
-    for found in problems.values():
-        if all(found):
-            raise FileGone(found[0])
-
-
-def _problem_of_snapshot(saved: Path, name: str, there: Collection[str]) -> str:
-    """Return why Spark could not load a snapshot of RocksDB; "" if it can."""
-    at = name.rpartition("/")[0]
-    try:
-        needed = [f"{at}/{file}" for file in files_of_snapshot(snapshot_metadata(saved / name))]
-    except ValueError as error:
-        return f"{name} cannot be read: {error}"
-    gone = next((file for file in needed if file not in there), None)
-    return "" if gone is None else f"{gone}, which {name} names"
+def _save_file(checkpoint: Path, into: Path, there: Collection[str], name: str) -> None:
+    """Link or copy one file, and compare it with its checksums. Raises FileDamaged, OSError."""
+    link_or_copy(checkpoint / name, into / name)
+    at, slash, last = name.rpartition("/")
+    checksums = f"{at}{slash}.{last}.crc"
+    if checksums in there:
+        check_file(into / name, checkpoint / checksums, name)
 
 
 def _described(job: JobGraph, vertex: JobVertex, saved: Path, batch: int) -> SavedQuery:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+import zlib
 from pathlib import Path
 
 from msgspec import structs
@@ -14,6 +15,7 @@ from flintlock.model.operations import Sink, Source
 from flintlock.model.streaming.streams import StreamQuery
 
 UID = "files-v1"
+SST = b"sorted" * 200
 
 
 def streaming_job(*uids: str, out: Path | str | None = None, options: dict[str, str] | None = None) -> JobGraph:
@@ -51,12 +53,22 @@ class CheckpointSample:
             self._write(f"commits/{self.batch}", "v1\n{}")
 
     def snapshot(self, name: str, *files: str) -> None:
-        """Write a snapshot of RocksDB that names SST files."""
-        metadata = {"sstFiles": [{"localFileName": file, "dfsSstFileName": file} for file in files], "numKeys": 1}
+        """Write a snapshot of RocksDB that names SST files, each with the content `SST`."""
+        size = len(SST)
+        names = [{"localFileName": file, "dfsSstFileName": file, "sizeBytes": size} for file in files]
+        metadata = {"sstFiles": names, "numKeys": 1}
         path = self.directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr(zipfile.ZipInfo("metadata"), f"v1\n{json.dumps(metadata)}")
+
+    def checksum(self, name: str) -> None:
+        """Write the checksums of a file, as Hadoop's local file system does."""
+        path = self.directory / name
+        content = path.read_bytes()
+        sums = (zlib.crc32(content[at : at + 512]) for at in range(0, len(content), 512))
+        header = b"crc\0" + (512).to_bytes(4, "big")
+        (path.parent / f".{path.name}.crc").write_bytes(header + b"".join(each.to_bytes(4, "big") for each in sums))
 
     def purge(self, before: int) -> None:
         """Remove the batches before this one, as Spark does while a query runs."""

@@ -7,7 +7,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from tests.unit.savepoints.checkpoint_samples import UID, CheckpointSample, streaming_job
+from tests.unit.savepoints.checkpoint_samples import SST, UID, CheckpointSample, streaming_job
 from tests.unit.savepoints.interruptions import Died, dying_at, observing
 
 from flintlock.model.errors import Conflict, Unavailable
@@ -191,7 +191,7 @@ def test_a_state_that_cannot_be_read_is_a_savepoint_that_is_not_made(tmp_path: P
     sample.commit(3)
     if broken == "names a file":
         (sample.directory / "state/0/0/SSTs").mkdir()
-        (sample.directory / "state/0/0/SSTs/3-a.sst").touch()
+        (sample.directory / "state/0/0/SSTs/3-a.sst").write_bytes(SST)
         sample.snapshot("state/0/0/3.zip", "3-a.sst", "2-gone.sst")
     else:
         (sample.directory / "state/0/0/3.zip").write_text("cut off")
@@ -199,6 +199,56 @@ def test_a_state_that_cannot_be_read_is_a_savepoint_that_is_not_made(tmp_path: P
     with pytest.raises(Unavailable, match=reason):
         place.save()
     assert place.names() == []
+
+
+def stateful(place: Place) -> CheckpointSample:
+    """Return a checkpoint whose latest snapshot names an SST file, with checksums of both."""
+    (sample,) = place.samples
+    sample.commit(3)
+    (sample.directory / "state/0/0/SSTs").mkdir()
+    (sample.directory / "state/0/0/SSTs/3-a.sst").write_bytes(SST)
+    sample.snapshot("state/0/0/3.zip", "3-a.sst")
+    for name in ("state/0/0/3.zip", "state/0/0/SSTs/3-a.sst", "offsets/2", "commits/2"):
+        sample.checksum(name)
+    return sample
+
+
+@pytest.mark.parametrize("checksums", [True, False])
+def test_a_state_that_is_cut_off_is_not_saved_but_reported(tmp_path: Path, *, checksums: bool) -> None:
+    """It would be hashed as it is, and be noticed when the job is restored: the checkpoint may be gone by then."""
+    place = Place(tmp_path)
+    sample = stateful(place)
+    (sample.directory / "state/0/0/SSTs/3-a.sst").write_bytes(SST[: 1000 if not checksums else 500])
+    if not checksums:
+        (sample.directory / "state/0/0/SSTs/.3-a.sst.crc").unlink()
+        reason = r"SSTs/3-a\.sst has 1,000 of the 1,200 bytes that state/0/0/3\.zip names"
+    else:
+        reason = r"SSTs/3-a\.sst has 500 bytes, and was written with 3 times 512 or less"
+    with pytest.raises(Unavailable, match=f"{UID} is damaged, nothing can be restored from it: .*{reason}") as raised:
+        place.save()
+    assert place.names() == []
+    assert isinstance(raised.value.__cause__, FileGone), "it does not pass by itself"
+
+
+@pytest.mark.parametrize("name", ["offsets/2", "state/0/0/3.zip"])
+def test_a_file_whose_checksums_differ_is_not_saved(tmp_path: Path, name: str) -> None:
+    place = Place(tmp_path)
+    damaged = stateful(place).directory / name
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    with pytest.raises(Unavailable, match=f"{name} has another content than was written: its checksums differ"):
+        place.save()
+
+
+def test_what_is_as_spark_has_written_it_is_saved(tmp_path: Path) -> None:
+    """And a file of checksums that is none is ignored, as by Hadoop."""
+    place = Place(tmp_path)
+    sample = stateful(place)
+    (sample.directory / "offsets/.1.crc").write_bytes(b"none")
+    (sample.directory / "commits/.1.crc").write_bytes(b"crc\0")
+
+    assert read(place.save()).queries[0].batch == 2
 
 
 @pytest.mark.parametrize("broken", [(), ("2d61b9ac-7a71",), ("0c61b9ac-7a71", "2d61b9ac-7a71")])

@@ -153,6 +153,10 @@ class FileGone(Exception):
     """A file that the batch needs is not there: Spark has purged it, and a later batch has to be saved."""
 
 
+class FileDamaged(FileGone):
+    """A file that the batch needs is not as Spark has written it: as good as gone."""
+
+
 def encode_manifest(manifest: SavepointManifest) -> bytes:
     """Return the text of the manifest's file: for people, too, and the same for the same savepoint."""
     return msgspec.json.format(msgspec.json.encode(manifest, order="sorted"), indent=1) + b"\n"
