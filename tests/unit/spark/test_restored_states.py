@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def test_the_batch_that_compares_has_no_rows_and_leaves_nothing(sample: Checkpoi
     assert start.commits == ["1", "2"]
     assert start.offsets["3"] == start.offsets["2"], "it ends where the last one has ended"
     assert start.query_id != json.loads((sample.directory / "metadata").read_text())["id"]
-    assert below(sample.directory.parent) == before
+    assert below(sample.directory.parent) == {**before, ".files-v1.compared": b""}, "but that it was compared"
 
 
 def test_a_state_that_does_not_fit_fails_before_a_batch_is_planned(sample: CheckpointSample) -> None:
@@ -98,6 +99,22 @@ def test_a_cancel_ends_the_comparison(sample: CheckpointSample) -> None:
     assert [*sample.directory.parent.glob(".files-v1.*")] == []
 
 
+@pytest.mark.parametrize("death", [SystemExit(), StreamingQueryException("[UNAVAILABLE] the engine has died")])
+def test_a_comparison_that_did_not_come_to_its_end_is_made_by_the_next_attempt(
+    sample: CheckpointSample, death: BaseException
+) -> None:
+    """And by no attempt after that one."""
+    with suppress(SystemExit):
+        compare_state(sample.directory, Started(False, death), 1.0)
+    with pytest.raises(StreamingQueryException, match="VALUE_SCHEMA_NOT_COMPATIBLE"):
+        compare_state(sample.directory, Started(raised(VALUE)), 1.0)
+    compare_state(sample.directory, Started(True), 1.0)
+
+    last = Started()
+    compare_state(sample.directory, last, 1.0)
+    assert last.place is None
+
+
 def test_a_batch_that_was_begun_is_not_run_by_the_comparison(sample: CheckpointSample) -> None:
     (sample.directory / "offsets" / "3").write_text("v1\n{}\n")
     start = Started(True)
@@ -120,7 +137,7 @@ def test_another_number_of_sources_fails_for_good(sample: CheckpointSample) -> N
         compare_state(sample.directory, Started(StreamingQueryException(f"{text} Cannot continue.")), 1.0)
 
 
-@pytest.mark.parametrize(("attempt", "form", "compared"), [(0, "json", True), (1, "json", False), (0, "socket", False)])
+@pytest.mark.parametrize(("attempt", "form", "compared"), [(0, "json", True), (1, "json", True), (0, "socket", False)])
 def test_the_first_attempt_after_a_restore_compares_the_state(  # noqa: PLR0917 - parameters and fixtures
     sample: CheckpointSample,
     tmp_path: Path,
@@ -129,7 +146,7 @@ def test_the_first_attempt_after_a_restore_compares_the_state(  # noqa: PLR0917 
     form: str,
     compared: bool,
 ) -> None:
-    """A later one follows batches, or failures. Rows of a socket would be taken from the query itself."""
+    """Also a later one whose predecessor died before. Rows of a socket would be taken from the query itself."""
     spark = FakeSpark(FakeQuery(True), FakeQuery(True)) if compared else FakeSpark(FakeQuery(True))
     query, activities = StreamQuery(uid="files-v1", trigger=ALL), list[str]()
     task = task_of(Sink(format="console"), query)
@@ -143,7 +160,7 @@ def test_the_first_attempt_after_a_restore_compares_the_state(  # noqa: PLR0917 
     streaming(spark, query, activity=activities.append, checkpoint_dir=str(tmp_path / JOB), task=task).run()
 
     said = "the state of files-v1 keeps the partitions with which it was saved, 1; the job asks for 4"
-    assert (said in capsys.readouterr().err) is compared
+    assert (said in capsys.readouterr().err) is (compared and not attempt), "once is enough"
     assert ("comparing the state of out with its steps" in activities) is compared
     assert ("format(noop)" in spark.calls) is compared
     assert spark.queries == []

@@ -268,6 +268,15 @@ def test_a_query_does_not_wait_forever_for_its_predecessor() -> None:
     assert caught.value.kind is FailureKind.SPARK_TASK
 
 
+def test_a_query_waits_for_its_predecessor_for_as_long_as_a_lease_may_last() -> None:
+    """With a long `heartbeat.timeout`, a frozen TaskManager legally has the checkpoint for longer than by default."""
+    queries = [*(FakeQuery(concurrent()) for _ in range(300)), FakeQuery(Interrupted())]
+    task = structs.replace(task_of(FILES, StreamQuery(uid="files-v1")), lease_s=300.0)
+
+    with pytest.raises(Interrupted):
+        streaming(FakeSpark(*queries), task=task).run()
+
+
 @pytest.mark.parametrize(
     ("sink_log", "offsets", "message"),
     [

@@ -50,8 +50,10 @@ from flintlock.spark.runner_messages import Worked
 
 #: How often the query is observed.
 POLL_S: Final = 1.0
-#: How long a query waits for the end of another one on its checkpoint: longer than any lease by default.
+#: How long a query waits for the end of another one on its checkpoint, if no lease is longer: by default none is.
 PREDECESSOR_S: Final = 120.0
+#: How much longer than a lease: engine and runners of a frozen TaskManager are killed, then Spark finds out.
+_AFTER_LEASE_S: Final = 30.0
 #: How Spark says that another query uses the checkpoint: in its log, in that of a source, in that of a file sink into
 #: which both write the same batch, or in the same engine, by the id of the query.
 CONCURRENT: Final = (
@@ -117,6 +119,11 @@ class StreamingTask:
         """The checkpoint directory of the query."""
         return f"{self._task.checkpoint_dir.rstrip('/')}/{self._vertex.uid}"
 
+    @property
+    def _patience_s(self) -> float:
+        """How long another query on the checkpoint may be a predecessor whose lease has not ended."""
+        return max(PREDECESSOR_S, self._task.lease_s + _AFTER_LEASE_S)
+
     def find_failed_step(self, error: BaseException) -> tuple[StepName | None, BaseException]:
         """Return the step that caused an error, as far as resolving schemas again shows it, and its own error."""
         if isinstance(error, StepFailed):
@@ -150,7 +157,7 @@ class StreamingTask:
         self._adopt_schemas()
         self._sink_log.check(self._compact_interval())
         self._compare_state()
-        give_up_s = self._now_s() + PREDECESSOR_S
+        give_up_s = self._now_s() + self._patience_s
         while True:
             try:
                 if self._task.rescale is not None and self._rescaled is None:
@@ -376,10 +383,11 @@ class StreamingTask:
             adopt_schemas(self._place)
 
     def _compare_state(self) -> None:
-        """Raise what Spark raises if the state that was restored is not that of these steps; only the first attempt."""
-        if self._place is None or self._task.attempt.attempt or self._reads_a_socket():
+        """Raise what Spark raises if the state that was restored is not that of these steps; once after a restore."""
+        if self._place is None or self._reads_a_socket():
             return
-        note_partitions(self._task, self._vertex.uid, self._place)
+        if not self._task.attempt.attempt:
+            note_partitions(self._task, self._vertex.uid, self._place)
 
         def start(copy: str) -> Any:
             self._activity(f"comparing the state of {self._vertex.name} with its steps")
@@ -395,8 +403,8 @@ class StreamingTask:
     def _another_query(self) -> TaskError:
         return TaskError(
             FailureKind.SPARK_TASK,
-            f"another query uses the checkpoint {self.checkpoint}, for more than {PREDECESSOR_S:g} s: one that an"
-            " earlier attempt left, or one outside of this cluster",
+            f"another query uses the checkpoint {self.checkpoint}, for more than {self._patience_s:g} s: one that"
+            " an earlier attempt left, or one outside of this cluster",
             self._vertex.name,
         )
 

@@ -1,10 +1,12 @@
 """Has Spark compare a restored state with the steps that are to use it, before their query is started.
 
 Spark compares the two while it runs a batch. Where the sources are quiet there is none for hours, and when there is one
-it is planned already. So the first attempt after a restore runs a batch in a copy of the checkpoint:
+it is planned already. So the first attempt after a restore runs a batch in a copy of the checkpoint; if it dies
+meanwhile, the next one does:
 
     <uid>/                     the checkpoint of the query, which is only read
     .<uid>.compared-<random>/  links to the files of its last batch, and one more batch; removed afterwards
+    .<uid>.compared            made when the two fit: no later attempt compares them
 
 The additional batch ends where the last one has ended: it reads no rows, and its output is discarded. Spark loads every
 partition of the state for it, so a state that cannot be read is found here, too.
@@ -56,16 +58,17 @@ _WITHOUT_STATE: Final = (
 def compare_state(checkpoint: Path, start: Callable[[str], Any], poll_s: float) -> None:
     """Raise what Spark raises if the state in a restored checkpoint does not fit; also Interrupted.
 
-    `start` starts the query for one batch, in the checkpoint that it is given. What else goes wrong is left to the
-    query itself, which is restarted if it fails.
+    Done once after a restore, by the first attempt that comes to the end of it. `start` starts the query for one batch,
+    in the checkpoint that it is given. What else goes wrong is left to the query itself, which is restarted if it fails.
     """
-    batch = committed_batch(checkpoint)
-    if batch is None or not is_restored(checkpoint.parent):
+    batch, compared = committed_batch(checkpoint), checkpoint.with_name(f".{checkpoint.name}.compared")
+    if batch is None or not is_restored(checkpoint.parent) or compared.exists():
         return
     copy = checkpoint.with_name(f".{checkpoint.name}.compared-{uuid.uuid4().hex[:12]}")
     try:
         _copy(checkpoint, copy, batch)
         _run(start(str(copy)), poll_s)
+        compared.touch()
     except Exception as error:
         message = SparkError(error).message
         if state_change(message) is not None:
