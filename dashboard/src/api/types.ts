@@ -824,7 +824,8 @@ export interface QueriesResponse {
 
     `running-since`: since when a batch runs that is not committed yet, as its runner has seen it; 0: none runs.
     `behind-ms`: for how long its batches have taken longer than the interval of the trigger, or the backlog has grown;
-    it grows while a batch runs. `falls-behind`: that is for a minute or more. */
+    it grows while a batch runs. `falls-behind`: that is for a minute or more.
+    `idle-since`: since when its sources have had no rows, for ten seconds at least: its rates are 0; 0: it is not idle. */
 export interface QueryInfo {
   readonly name: string;
   readonly uid?: string;
@@ -848,6 +849,7 @@ export interface QueryInfo {
   readonly "state-bytes": number;
   readonly "late-rows": number;
   readonly "running-since"?: number;
+  readonly "idle-since"?: number;
   readonly "behind-ms": number;
   readonly "falls-behind": boolean;
   readonly sources: ReadonlyArray<QuerySource>;

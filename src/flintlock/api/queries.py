@@ -33,6 +33,7 @@ class QueryInfo(KebabCase, frozen=True, kw_only=True):
     `running-since`: since when a batch runs that is not committed yet, as its runner has seen it; 0: none runs.
     `behind-ms`: for how long its batches have taken longer than the interval of the trigger, or the backlog has grown;
     it grows while a batch runs. `falls-behind`: that is for a minute or more.
+    `idle-since`: since when its sources have had no rows, for ten seconds at least: its rates are 0; 0: it is not idle.
     """
 
     name: str
@@ -57,6 +58,7 @@ class QueryInfo(KebabCase, frozen=True, kw_only=True):
     state_bytes: int
     late_rows: int
     running_since_ms: int = field(name="running-since", default=0)
+    idle_since_ms: int = field(name="idle-since", default=0)
     behind_ms: int
     falls_behind: bool
     sources: tuple[QuerySource, ...]

@@ -55,6 +55,11 @@ def test_top_marks_a_query_that_falls_behind_and_one_that_has_failed(capsys: pyt
     assert "runs a batch" not in text
 
 
+def test_top_says_since_when_a_query_has_had_no_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "files is idle: its sources have had no rows for 12.0 s" in shown(capsys, QUERY | {"idle-since": 3_000})
+    assert "is idle" not in shown(capsys, QUERY)
+
+
 def test_top_shows_a_batch_that_runs_also_the_first_one(capsys: pytest.CaptureFixture[str]) -> None:
     first = QUERY | {"batch": -1, "running-since": 3_000, "behind-ms": 12_000, "falls-behind": False}
     assert "files runs a batch, for 12.0 s" in shown(capsys, first)

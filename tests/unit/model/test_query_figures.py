@@ -7,6 +7,7 @@ from msgspec import structs
 
 from flintlock.model.streaming.query_figures import (
     FALLS_BEHIND_MS,
+    IDLE_MS,
     OperatorFigures,
     QueryFigures,
     SourceFigures,
@@ -76,6 +77,20 @@ def test_a_query_that_has_no_data_left_is_not_behind_any_more() -> None:
     behind = structs.replace(known, behind_since_ms=500, running_since_ms=900, running_ms=80_000)
     assert behind.falls_behind
     assert without_data(behind) == known
+
+
+def test_the_rates_of_a_query_that_has_had_no_data_for_a_while_are_zero() -> None:
+    """They were those of its latest batch. The next batch has its own."""
+    known = structs.replace(figures(1000), input_rate=3.0, processed_rate=2.0)
+    known = structs.replace(known, sources=(structs.replace(known.sources[0], input_rate=3.0, backlog=4),))
+    assert without_data(known, 5000, IDLE_MS - 1) is known
+
+    idle = without_data(known, 5000, IDLE_MS)
+    assert (idle.idle_since_ms, idle.input_rate, idle.processed_rate) == (5000, 0.0, 0.0)
+    assert (idle.sources[0].input_rate, idle.sources[0].backlog) == (0.0, 4)
+    assert without_data(idle, 5000, 2 * IDLE_MS) is idle, "which is not worth another message"
+    rare = structs.replace(known, interval_ms=2 * IDLE_MS)
+    assert without_data(rare, 5000, IDLE_MS) is rare, "rows that come once in an interval"
 
 
 def test_a_batch_without_an_interval_is_never_late() -> None:

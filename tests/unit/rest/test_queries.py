@@ -57,6 +57,12 @@ def served(state: ExecutionState, figures: QueryFigures = SHOWN) -> RestHarness:
     return rest
 
 
+def test_a_query_says_since_when_it_is_idle_while_it_runs() -> None:
+    idle = structs.replace(SHOWN, idle_since_ms=T0 + 80_000)
+    assert served(E.RUNNING, idle).get(f"/jobs/{S}/queries")["queries"][0]["idle-since"] == T0 + 80_000
+    assert served(E.FAILED, idle).get(f"/jobs/{S}/queries")["queries"][0]["idle-since"] == 0
+
+
 def test_a_query_is_shown_with_the_figures_of_its_latest_batch() -> None:
     (query,) = served(E.RUNNING).get(f"/jobs/{S}/queries")["queries"]
 

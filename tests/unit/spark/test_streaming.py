@@ -450,8 +450,23 @@ def test_a_query_without_data_and_one_whose_batches_come_in_time_are_not_behind(
         streaming(FakeSpark(query), every, watch=shown.extend, clock=clock).run()
 
     assert {figures.behind_ms for figures in shown} == {0}
-    assert len(shown) == 10 + bool(interval), "a message for each batch, and one when there is no data any more"
+    assert len(shown) == 10 + 2 * bool(interval), "one for each batch, when there is no data any more, and 10 s later"
     assert bool(shown[-1].running_since_ms) is not bool(interval)
+    assert bool(shown[-1].idle_since_ms) is bool(interval)
+
+
+def test_a_query_is_idle_until_its_next_batch() -> None:
+    clock, quiet = Clock(), 15
+    query = FakeQuery(*[False] * (quiet + 3), Interrupted())
+    query.waited, query.busy = clock.wait, [False] * quiet + [True] * 3
+    query.progress = [*[FakeProgress(0)] * quiet, *[FakeProgress(1)] * 3]
+    shown: list[QueryFigures] = []
+
+    with pytest.raises(Interrupted):
+        streaming(FakeSpark(query), watch=shown.extend, clock=clock).run()
+
+    states = [(each.batch, each.idle_since_ms > 0) for each in shown]
+    assert list(dict.fromkeys(states)) == [(0, False), (0, True), (1, False)]
 
 
 def test_the_size_of_a_state_is_that_of_its_files_if_its_store_says_it() -> None:

@@ -89,6 +89,9 @@ def _details(query: QueryInfo, now_ms: int) -> Iterator[str]:
         yield f"{query.name} falls behind, for {duration(query.behind_ms)}{waits}"
     if query.running_since_ms:
         yield f"{query.name} runs a batch, for {duration(elapsed_ms(query.running_since_ms, now_ms))}"
+    if query.idle_since_ms:
+        quiet = duration(elapsed_ms(query.idle_since_ms, now_ms))
+        yield f"{query.name} is idle: its sources have had no rows for {quiet}"
     if query.error:
         yield f"{query.name} has failed: {query.error}"
     if query.durations:

@@ -28,6 +28,9 @@ FALLS_BEHIND_MS: Final = 60_000
 REPORT_MS: Final = 10_000
 """How often a query that is behind says that its batch still runs."""
 
+IDLE_MS: Final = 10_000
+"""A query whose sources have had no rows for so long is idle, or for the interval of its trigger, if that is longer."""
+
 _INTERVAL: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(milli|ms|sec|s|min|hour|h|day|d)\w*", re.IGNORECASE)
 _UNIT_MS: Final = {
     "milli": 1, "ms": 1, "sec": 1000, "s": 1000, "min": 60_000, "hour": 3_600_000, "h": 3_600_000,
@@ -77,6 +80,7 @@ class QueryFigures(Struct, frozen=True, kw_only=True):
     behind_since_ms: int = 0  # the start of the first batch since which it falls behind; 0: it does not
     running_since_ms: int = 0  # since when its runner has seen a batch run that is not committed yet; 0: none runs
     running_ms: int = 0  # for how long that batch had been running, when the runner said so last
+    idle_since_ms: int = 0  # since when its sources have had no rows, and its rates are 0; 0: they have, or had lately
 
     @property
     def state_rows(self) -> int:
@@ -143,11 +147,18 @@ def with_running(known: QueryFigures, since_ms: int, running_ms: int) -> QueryFi
     )
 
 
-def without_data(known: QueryFigures) -> QueryFigures:
-    """Return the figures of a query that has processed all that its sources have: it is not behind any more."""
-    if not known.running_since_ms and not known.behind_since_ms:
+def without_data(known: QueryFigures, since_ms: int = 0, quiet_ms: int = 0) -> QueryFigures:
+    """Return the figures of a query that has processed all that its sources have: it is not behind any more.
+
+    `since_ms` and `quiet_ms`: since when, and for how long that has been so. After a while the query is idle: the rates
+    of its latest batch are not those of now.
+    """
+    if known.running_since_ms or known.behind_since_ms:
+        known = structs.replace(known, running_since_ms=0, running_ms=0, behind_since_ms=0)
+    if known.idle_since_ms or quiet_ms < max(IDLE_MS, known.interval_ms):
         return known
-    return structs.replace(known, running_since_ms=0, running_ms=0, behind_since_ms=0)
+    sources = tuple(structs.replace(each, input_rate=0.0, processed_rate=0.0) for each in known.sources)
+    return structs.replace(known, idle_since_ms=since_ms, input_rate=0.0, processed_rate=0.0, sources=sources)
 
 
 def interval_ms(text: str) -> int:

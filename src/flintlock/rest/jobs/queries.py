@@ -34,6 +34,7 @@ def queries_of(job: JobSnapshot, only: Region | None = None) -> tuple[QueryInfo,
             attempt=execution.attempt,
             active=figures.active and execution.state.on_a_task_manager,
             running_since_ms=figures.running_since_ms if execution.state.on_a_task_manager else 0,
+            idle_since_ms=figures.idle_since_ms if execution.state.on_a_task_manager else 0,
             falls_behind=figures.falls_behind and execution.state.on_a_task_manager,
         )
         for execution in latest.values()

@@ -55,7 +55,7 @@ def with_progress(known: QueryFigures, progress: Mapping[str, Any]) -> QueryFigu
 
 
 class QueryObserver:
-    """Looks at one query again and again; knows since when it has seen the batch run that runs now."""
+    """Looks at one query again and again; knows since when it has seen the batch run that runs now, or none."""
 
     def __init__(
         self,
@@ -68,6 +68,7 @@ class QueryObserver:
         self._after = -1  # the batch after which the one that runs was begun
         self._since_ms = 0  # 0: none runs
         self._since_s = 0.0  # the same by the clock that is not set
+        self._quiet: tuple[int, float] | None = None  # the two times since which the sources have had no rows
 
     def observe(self, known: QueryFigures, query: Any) -> tuple[QueryFigures, Any]:
         """Return the figures of a query as it is now, and Spark's progress of its latest batch; None before the first.
@@ -82,7 +83,11 @@ class QueryObserver:
                 figures = with_progress(known, json.loads(last.json))
         if not status["isDataAvailable"]:
             self._since_ms = 0
-            return without_data(figures), last
+            if self._quiet is None:
+                self._quiet = self._clock_ms(), self._now_s()
+            quiet_ms = round((self._now_s() - self._quiet[1]) * 1000)
+            return without_data(figures, self._quiet[0], quiet_ms), last
+        self._quiet = None
         if not status["isTriggerActive"]:
             self._since_ms = 0
         elif not self._since_ms or self._after != figures.batch:

@@ -59,7 +59,7 @@ def compare_state(checkpoint: Path, start: Callable[[str], Any], poll_s: float) 
     """Raise what Spark raises if the state in a restored checkpoint does not fit; also Interrupted.
 
     Done once after a restore, by the first attempt that comes to the end of it. `start` starts the query for one batch,
-    in the checkpoint that it is given. What else goes wrong is left to the query itself, which is restarted if it fails.
+    in the checkpoint that it is given. What else goes wrong is left to the query, which is restarted if it fails.
     """
     batch, compared = committed_batch(checkpoint), checkpoint.with_name(f".{checkpoint.name}.compared")
     if batch is None or not is_restored(checkpoint.parent) or compared.exists():
