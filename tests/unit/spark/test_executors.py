@@ -45,6 +45,8 @@ def test_a_driver_waits_for_all_executors_that_a_standalone_master_can_start() -
     assert defaults("spark://there:7077", spark__executor__cores="2")[RATIO] == "1"
     assert defaults("spark://there:7077", spark__executor__cores="3")[RATIO] == "0.75"
     assert defaults("spark://there:7077", spark__executor__cores="3", spark__cores__max="9")[RATIO] == "1"
+    two_of_three = defaults("spark://there:7077", spark__executor__cores="2", spark__cores__max="3")[RATIO]
+    assert 3 * float(two_of_three) <= 2  # 0.666667 would be waited for in vain
     assert defaults("spark://there:7077")["spark.scheduler.maxRegisteredResourcesWaitingTime"] == "10s"
 
 
