@@ -161,7 +161,7 @@ class Registration:
                 async with self._waiting(min(left_s, patience_s)):
                     response = await services.resource_manager().heartbeat(self._work.heartbeat(lease.instance))
             except TimeoutError:
-                log.info(log_events.HEARTBEAT_UNANSWERED, reason="no answer in time")
+                self._log_once(log_events.HEARTBEAT_UNANSWERED, "no answer in time")
                 continue
             except Fenced as error:
                 log.info(log_events.LEADER_CHANGED, reason=error.public)

@@ -9,9 +9,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from structlog.testing import capture_logs
 from tests.unit.taskmanager.harness import RecordingResourceManager, TaskManagerHarness, until
 from tests.unit.taskmanager.orders import attempt_id, order
 
+from flintlock.model import log_events
 from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import InstanceId
 from flintlock.model.slots import AttemptSlots, Heartbeat, HeartbeatAnswer, LivenessProbe
@@ -133,6 +135,21 @@ async def test_a_lease_of_an_earlier_leader_that_is_longer_admits_no_attempt_of_
         await until(lambda: harness.resource_manager.heartbeats[-1].lease_s == LEASE_S / 2)
         await task_manager.deploy(order(B, 1, lease_s=LEASE_S / 2))
         await harness.runner(B)
+
+
+@virtual_time
+async def test_leader_that_does_not_answer_in_time_is_logged_once(harness: TaskManagerHarness) -> None:
+    async with harness.running() as task_manager:
+        await task_manager.deploy(order(A))
+        await harness.runner(A)
+        harness.resource_manager.answer_s = 3600
+        beats = len(harness.resource_manager.heartbeats)
+        with capture_logs() as logs:
+            await until(lambda: "release 0: True" in harness.events)
+
+        assert len(harness.resource_manager.heartbeats) >= beats + 3
+        unanswered = [entry["reason"] for entry in logs if entry["event"] == log_events.HEARTBEAT_UNANSWERED]
+        assert unanswered == ["no answer in time"]
 
 
 @virtual_time
