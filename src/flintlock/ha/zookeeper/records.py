@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterable, Sized
+from itertools import chain
 from typing import Final, Generic, TypeVar
+
+from msgspec import Struct
 
 from flintlock.ha import payloads
 from flintlock.ha.payloads import Payload
@@ -24,6 +27,7 @@ from flintlock.model.tasks import RegionRecord, ResultRows
 
 T = TypeVar("T")
 
+_SHARDS_AT_ONCE: Final = 8  # that expired jobs are looked for in
 _FEW: Final = 10_000  # marks that the loop can go through in one step
 
 
@@ -99,8 +103,20 @@ class ZooKeeperJobProgressStore(TermStore):
         return more
 
 
+class _ExpiryWalk(Struct):
+    """How far the expiry of the jobs that ended before some time has come."""
+
+    before_ms: int
+    shards: list[str]  # not listed yet
+    old: dict[JobId, list[str]] = {}  # of those that were: the jobs that are left to remove, with their marks
+
+
 class ZooKeeperEndedJobStore(TermStore):
     """Ended jobs: summaries in ZooKeeper, snapshot and rows in files."""
+
+    def __init__(self, storage: Storage, token: FencingToken) -> None:
+        super().__init__(storage, token)
+        self._walk: _ExpiryWalk | None = None  # written by `expire`
 
     async def put(self, snapshot: JobSnapshot, results: tuple[ResultRows, ...]) -> None:
         """Store an ended job."""
@@ -155,27 +171,45 @@ class ZooKeeperEndedJobStore(TermStore):
             yield tuple(summaries)
 
     async def expire(self, before_ms: int) -> tuple[JobId, ...]:
-        """Remove jobs that ended before then, each in a transaction of its own."""
-        names, dirty, graphs, quarantined = await unless_cancelled(
+        """Remove jobs that ended before then, each in a transaction of its own.
+
+        Calls with the same time are one walk: it lists each shard once, however many calls it takes.
+        """
+        walk = self._walk
+        if walk is None or walk.before_ms != before_ms:
+            walk = self._walk = _ExpiryWalk(before_ms, sorted(await self._link.children(self._paths.ends)))
+        removed: list[JobId] = []
+        while len(removed) < SLICE and (walk.old or walk.shards):
+            if not walk.old:
+                part = walk.shards[:_SHARDS_AT_ONCE]
+                for found in await for_each(part, lambda shard: self._old_in_shard(shard, before_ms)):
+                    walk.old |= found
+                del walk.shards[: len(part)]
+                continue
+            job_id, marks = next(iter(walk.old.items()))
+            if await self._remove(job_id, [f"{self._paths.ends}/{name[:2]}/{name}" for name in marks], before_ms):
+                removed.append(job_id)
+            del walk.old[job_id]
+        if not removed:
+            self._walk = None
+            await self._write(_nothing)  # a leader that was superseded is Fenced here too
+        return tuple(removed)
+
+    async def _old_in_shard(self, shard: str, before_ms: int) -> dict[JobId, list[str]]:
+        """Return the marks of the jobs of a shard that ended before then, and for good."""
+        paths = self._paths
+        names, *kept = await unless_cancelled(
             asyncio.gather(
-                self._names(self._paths.ends),
-                self._names(self._paths.dirty),
-                self._names(self._paths.graphs),
-                self._names(self._paths.quarantine),
+                *(
+                    self._link.children(f"{parent}/{shard}")
+                    for parent in (paths.ends, paths.dirty, paths.graphs, paths.quarantine)
+                )
             )
         )
         marks = await _in_thread_if_many(names, lambda: _old_marks(names, before_ms))
-        for kept in (*dirty, *graphs, *quarantined):
-            marks.pop(JobId(kept), None)
-        if not marks:
-            await self._write(_nothing)  # a leader that was superseded is Fenced here too
-        removed: list[JobId] = []
-        for job_id, own in marks.items():
-            if await self._remove(job_id, [f"{self._paths.ends}/{name[:2]}/{name}" for name in own], before_ms):
-                removed.append(job_id)
-            if len(removed) == SLICE:
-                break
-        return tuple(removed)
+        for job_id in chain.from_iterable(kept):
+            marks.pop(JobId(job_id), None)
+        return marks
 
     async def _remove(self, job_id: JobId, marks: list[str], before_ms: int) -> bool:
         """Remove one job, unless it has not ended for good, or is not old after all; return whether it was removed."""

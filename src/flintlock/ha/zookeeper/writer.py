@@ -18,7 +18,7 @@ from typing import Final, Generic, TypeVar
 from msgspec import Struct
 
 from flintlock.ha.payloads import Payload
-from flintlock.ha.store_rules import fence
+from flintlock.ha.store_rules import batched, fence
 from flintlock.ha.terms import unless_cancelled
 from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.link import ZooKeeperLink
@@ -210,8 +210,11 @@ async def names_below(link: ZooKeeperLink, parent: str) -> list[str]:
     async def names(shard: str) -> list[str]:
         return sorted(await link.children(f"{parent}/{shard}"))  # one shard in one step of the loop
 
-    lists = await for_each(sorted(await link.children(parent)), names)
-    return [name for names in lists for name in names]  # a shard's name begins all names in it
+    found: list[str] = []
+    for shards in batched(sorted(await link.children(parent)), BATCH):
+        for some in await for_each(shards, names):
+            found += some  # a shard's name begins all names in it
+    return found
 
 
 async def for_each(items: Iterable[P], ask: Callable[[P], Awaitable[T]]) -> list[T]:
