@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -146,6 +148,31 @@ def test_a_thousand_jobs_are_in_order_whatever_happens_to_them(order: JobOrder) 
         pass
     listing.load((), None)
     assert numbers_of(listing, order, page=97) == sorted(jobs, key=key_in(order, jobs), reverse=order.descending)
+
+
+@pytest.mark.parametrize("order", [order for order in JobOrder if order.column in job_orders.VALUES])
+def test_page_costs_what_it_contains_however_many_jobs_have_not_ended(order: JobOrder) -> None:
+    """Neither the first page nor one in the middle goes through all of them."""
+    chosen = random.Random(3)
+    listing = loaded(
+        *(line(number, start=chosen.randrange(9999), name=f"n{chosen.randrange(99)}") for number in range(5000))
+    )
+    sort(listing, order)
+    middle = listing.page(JobsQuery(limit=2500, order=order)).next
+    for after in (None, middle):
+        calls = 0
+
+        def count(_frame: FrameType, event: str, _argument: object) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        sys.setprofile(count)
+        try:
+            page = listing.page(JobsQuery(limit=20, order=order, after=after))
+        finally:
+            sys.setprofile(None)
+        assert len(page.lines) == 20
+        assert calls < 1000
 
 
 def key_in(order: JobOrder, jobs: dict[int, JobSummary]) -> Callable[[int], tuple[Any, ...]]:

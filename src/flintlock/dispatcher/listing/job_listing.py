@@ -25,8 +25,8 @@ from msgspec import structs
 
 from flintlock.api.job_lines import encoded_line, id_and_status, is_selected
 from flintlock.dispatcher.listing.ended_lines import EndedLines, key_of, position_of
-from flintlock.dispatcher.listing.job_orders import VALUES, EndedOrders, value_of
-from flintlock.dispatcher.listing.sorted_keys import SortValue
+from flintlock.dispatcher.listing.job_orders import AS_LISTED_WHILE_LIVE, VALUES, EndedOrders, value_of
+from flintlock.dispatcher.listing.sorted_keys import SortedKeys, SortValue, texts
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import (
     JobCounts,
@@ -59,6 +59,7 @@ class JobListing:
     def __init__(self, version: int = 0) -> None:
         self._live: dict[JobId, JobSummary | None] = {}  # not ended; None: no line was computed yet
         self._order: list[bytes] = []  # the keys of the summaries in `_live`, sorted
+        self._names: Final = SortedKeys(texts)  # the same keys, by name
         self._ended: Final = EndedLines()
         self._orders: Final = EndedOrders()
         self._touched: Final[OrderedDict[JobId, None]] = OrderedDict()  # written by `touch`, emptied by `refresh`
@@ -90,9 +91,10 @@ class JobListing:
             if encoded != replaced:
                 self._changed(line.job_id, encoded)
         else:
-            if old is None or old.start_ms != line.start_ms:
+            if old is None or (old.start_ms, old.name) != (line.start_ms, line.name):
                 self._drop_live(line.job_id)
                 insort(self._order, _key(line))
+                self._names.add(VALUES["name"](line), _key(line))
                 self._by_status[line.status] += 1
             else:
                 self._by_status[old.status] -= 1
@@ -199,18 +201,34 @@ class JobListing:
     def _by_value(
         self, query: JobsQuery, compared: Callable[[JobSummary], SortValue]
     ) -> Iterator[tuple[JobPosition, JobLine]]:
-        """Yield the lines behind a position. Those of jobs that have not ended are sorted here: they are few."""
+        """Yield the lines behind a position."""
         descending = query.order.descending
         after = None if query.after is None else (value_of(query.order, query.after), key_of(query.after))
-        live = sorted(((compared(line), _key(line)) for line in self._live.values() if line), reverse=descending)
-        if after is not None:
-            live = [pair for pair in live if (pair < after if descending else pair > after)]
+        if query.order.column in AS_LISTED_WHILE_LIVE:
+            live = self._live_behind(after, compared, descending=descending)
+        else:
+            live = self._names.behind(after, descending=descending)
         ended = self._orders.of(query.order).behind(after, descending=descending) if query.ended else ()
         for value, key in merge(live, ended, reverse=descending):
             position = position_of(key)
             line = self._live.get(position.job_id) or self._ended.line(key)
             if line is not None:
                 yield structs.replace(position, value=str(value)), line
+
+    def _live_behind(
+        self, after: tuple[SortValue, bytes] | None, compared: Callable[[JobSummary], SortValue], *, descending: bool
+    ) -> Iterator[tuple[SortValue, bytes]]:
+        """Yield the jobs that have not ended behind a position, in an order in which they are as in the listing."""
+
+        def pair(key: bytes) -> tuple[SortValue, bytes]:
+            return compared(self._live_line(key)), key
+
+        count = len(self._order)
+        if descending:
+            last = count if after is None else bisect_left(self._order, after, key=pair)
+            return (pair(self._order[index]) for index in range(last - 1, -1, -1))
+        first = 0 if after is None else bisect_right(self._order, after, key=pair)
+        return (pair(self._order[index]) for index in range(first, count))
 
     def sort_some(self, order: JobOrder) -> bool:
         """Find the places of some ended jobs in an order, before a page of it. False: all of them have theirs."""
@@ -262,6 +280,7 @@ class JobListing:
         if old is not None:
             key = _key(old)
             del self._order[bisect_right(self._order, key) - 1]
+            self._names.remove(VALUES["name"](old), key)
             self._by_status[old.status] -= 1
 
     def _changed(self, job_id: JobId, line: JobLine) -> None:

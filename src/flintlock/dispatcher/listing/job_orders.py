@@ -42,6 +42,9 @@ def _name(line: JobSummary) -> SortValue:
 #: The value of each order that is not that of the listing, or its reverse.
 VALUES: Final[Mapping[str, Callable[[JobSummary], SortValue]]] = {"end": _end, "duration": _duration, "name": _name}
 
+#: The orders in which jobs that have not ended are as in the listing: no list of them has to be sorted.
+AS_LISTED_WHILE_LIVE: Final = frozenset({"end", "duration"})
+
 
 def value_of(order: JobOrder, position: JobPosition) -> SortValue:
     """Return what an order compares, of a position that a page in this order has had."""

@@ -1,4 +1,4 @@
-"""The keys of ended jobs in another order than that of the listing: by their end, their duration or their name.
+"""The keys of jobs in another order than that of the listing: by their end, their duration or their name.
 
 A value and a reference to a key that `ended_lines` has already, in blocks: some twenty bytes a job in each order. Names
 are shortened and shared between the jobs that have them.
