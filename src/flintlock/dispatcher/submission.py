@@ -141,7 +141,7 @@ class Submissions:
         """Check, reserve the id, and wait for the job's own task to make it durable."""
         self._scope.check_leading()
         if message.graph.job_type is JobType.STREAMING and self._services.unshared_checkpoints:
-            registered_at = [each.address for each in (await self._resource_manager.overview()).task_managers]
+            registered_at = [each.address for each in (await self._resource_manager.task_managers()).task_managers]
             core.check_shared_checkpoints(message.graph, self._services.unshared_checkpoints, registered_at)
             self._scope.check_leading()
         upgrade: JobUpgrade | None = None

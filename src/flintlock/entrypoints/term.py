@@ -200,7 +200,7 @@ async def _leading(parts: TermParts, token: FencingToken, stores: Stores) -> Asy
             term.callback(parts.host.serve(JobMasterGateway, directory.gateway, fence))
 
         async def stop_task_managers() -> None:
-            seen = await resource_manager.overview()
+            seen = await resource_manager.task_managers()
             await asyncio.gather(*(_shut_down(connect, manager) for manager in seen.task_managers))
             if workers is not None:
                 await workers.release_all()

@@ -8,12 +8,13 @@ from flintlock.model.diagnostics import ProcessAnswer, ProcessQuery
 from flintlock.model.slots import (
     Heartbeat,
     HeartbeatAnswer,
+    RegisteredTaskManagers,
     RegistrationAnswer,
     ResourceOverview,
     ResourceRequirements,
     TaskManagerRegistration,
 )
-from flintlock.model.tasks import LogChunk, LoggedJobs, LogQuery, RemoveFiles, RemoveLogs
+from flintlock.model.tasks import LogChunk, LoggedJobs, LoggedJobsQuery, LogQuery, RemoveFiles, RemoveLogs
 
 
 class ResourceManagerGateway(Protocol):
@@ -35,8 +36,12 @@ class ResourceManagerGateway(Protocol):
         """Replace all that a job wants. Idempotent."""
         ...
 
+    async def task_managers(self) -> RegisteredTaskManagers:
+        """Return TaskManagers, and the length of the queue."""
+        ...
+
     async def overview(self) -> ResourceOverview:
-        """Return TaskManagers and the queue."""
+        """Return TaskManagers and the queue: for those who show each request, as it costs what there are."""
         ...
 
     async def read_log(self, message: LogQuery) -> LogChunk:
@@ -46,8 +51,11 @@ class ResourceManagerGateway(Protocol):
         """
         ...
 
-    async def logged_jobs(self) -> LoggedJobs:
-        """Return the jobs whose output is at a registered TaskManager; those that do not answer are left out."""
+    async def logged_jobs(self, message: LoggedJobsQuery) -> LoggedJobs:
+        """Return a page of the jobs whose output is at a registered TaskManager; those that do not answer are left out.
+
+        A walk through the pages begins behind no job, and continues behind the last one of each page.
+        """
         ...
 
     async def remove_logs(self, message: RemoveLogs) -> None:

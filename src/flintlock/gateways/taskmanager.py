@@ -13,6 +13,7 @@ from flintlock.model.tasks import (
     DeployTask,
     LogChunk,
     LoggedJobs,
+    LoggedJobsQuery,
     LogQuery,
     PublishFiles,
     RemoveFiles,
@@ -62,8 +63,8 @@ class TaskManagerGateway(Protocol):
         """Answer about the TaskManager's own process, also without an engine. Raises NotFound for an unknown log."""
         ...
 
-    async def logged_jobs(self) -> LoggedJobs:
-        """Return the jobs whose output is here."""
+    async def logged_jobs(self, message: LoggedJobsQuery) -> LoggedJobs:
+        """Return a page of the jobs whose output is here."""
         ...
 
     async def remove_logs(self, message: RemoveLogs) -> None:

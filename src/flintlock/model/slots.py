@@ -194,6 +194,15 @@ class WaitingRequest(Struct, frozen=True, kw_only=True):
     behind_streaming: bool = False  # streaming queries use the slots that it needs: other requests are served before it
 
 
+class RegisteredTaskManagers(Struct, frozen=True, kw_only=True):
+    """All TaskManagers, and how many requests wait for slots."""
+
+    task_managers: tuple[TaskManagerInfo, ...] = ()
+    waiting: int = 0
+    starting: int = 0  # TaskManagers that were requested and have not registered yet
+    queue_version: int = 0  # another one: other requests wait, or others are served before them
+
+
 class ResourceOverview(Struct, frozen=True, kw_only=True):
     """All TaskManagers, and the requests that wait for slots, in order."""
 

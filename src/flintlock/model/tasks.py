@@ -259,8 +259,15 @@ class LogChunk(Struct, frozen=True, kw_only=True):
     stderr: tuple[tuple[int, int], ...] = ()  # which of these bytes are standard error: first, and behind the last
 
 
+class LoggedJobsQuery(Struct, frozen=True, kw_only=True):
+    """A page of the jobs whose captured output is still there: the first ones behind `after`, by id."""
+
+    after: str = ""
+    limit: int = 1000
+
+
 class LoggedJobs(Struct, frozen=True, kw_only=True):
-    """The jobs whose captured output is still there."""
+    """A page of the jobs whose captured output is still there, in the order of their ids. Empty: there are no more."""
 
     job_ids: tuple[JobId, ...] = ()
 

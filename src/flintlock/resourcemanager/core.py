@@ -20,6 +20,7 @@ from flintlock.model.jobgraph import Versions
 from flintlock.model.slots import (
     Heartbeat,
     NoResources,
+    RegisteredTaskManagers,
     ResourceOverview,
     ResourceRequirements,
     SlotGrant,
@@ -200,7 +201,15 @@ class ResourceManagerCore:
         """Return all TaskManagers, and the waiting requests in order."""
         return ResourceOverview(
             task_managers=tuple(self._info(tm, now_s, now_ms) for tm in self._task_managers.values()),
-            waiting=self.slots.waiting(now_s, now_ms),
+            waiting=self.slots.waiting.describe(now_s, now_ms),
+        )
+
+    def registered(self, now_s: float, now_ms: int) -> RegisteredTaskManagers:
+        """Return all TaskManagers, and how many requests wait: it costs nothing for those."""
+        return RegisteredTaskManagers(
+            task_managers=tuple(self._info(tm, now_s, now_ms) for tm in self._task_managers.values()),
+            waiting=self.slots.counts().waiting,
+            queue_version=self.slots.waiting.version,
         )
 
     # Inside

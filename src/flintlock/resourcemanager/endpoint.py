@@ -31,12 +31,13 @@ from flintlock.model.jobgraph import Versions
 from flintlock.model.slots import (
     Heartbeat,
     HeartbeatAnswer,
+    RegisteredTaskManagers,
     RegistrationAnswer,
     ResourceOverview,
     ResourceRequirements,
     TaskManagerRegistration,
 )
-from flintlock.model.tasks import LogChunk, LoggedJobs, LogQuery, RemoveFiles, RemoveLogs
+from flintlock.model.tasks import LogChunk, LoggedJobs, LoggedJobsQuery, LogQuery, RemoveFiles, RemoveLogs
 from flintlock.resourcemanager.active import ActiveWorkers, worker_rules
 from flintlock.resourcemanager.capacity import Capacity
 from flintlock.resourcemanager.core import (
@@ -166,6 +167,11 @@ class ResourceManager:
 
     # For other components
 
+    async def task_managers(self) -> RegisteredTaskManagers:
+        """Return TaskManagers, and the length of the queue."""
+        self._require_term()
+        return structs.replace(self._core.registered(_now_s(), self._clock_ms()), starting=self._starting())
+
     async def overview(self) -> ResourceOverview:
         """Return TaskManagers and the queue."""
         self._require_term()
@@ -187,13 +193,14 @@ class ResourceManager:
                 return await self._connect(address).read_log(message)
         raise NotFound(f"no TaskManager has the output of attempt {message.attempt}")
 
-    async def logged_jobs(self) -> LoggedJobs:
-        """Collect it from all registered TaskManagers."""
+    async def logged_jobs(self, message: LoggedJobsQuery) -> LoggedJobs:
+        """Merge the pages of all registered TaskManagers: however many there are, no more is held than two pages."""
         self._require_term()
-        found: dict[JobId, None] = {}
+        found: list[JobId] = []
         for address in self._core.addresses():
-            with suppress(Refused, Unavailable):  # Refused: an older version
-                found.update(dict.fromkeys((await self._connect(address).logged_jobs()).job_ids))
+            with suppress(Refused, Unavailable):  # Refused: another version
+                page = (await self._connect(address).logged_jobs(message)).job_ids
+                found = sorted({*found, *page})[: message.limit]
         return LoggedJobs(job_ids=tuple(found))
 
     async def remove_logs(self, message: RemoveLogs) -> None:

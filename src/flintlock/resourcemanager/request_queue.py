@@ -46,6 +46,7 @@ class RequestQueue:
     def __init__(self) -> None:
         self._heap: list[tuple[Place, QueuedRequest]] = []  # includes requests that were removed
         self._waiting: dict[Place, QueuedRequest] = {}
+        self.version = 0  # grows with each change
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -56,12 +57,16 @@ class RequestQueue:
 
     def add(self, request: QueuedRequest) -> None:
         """Add a request at its place."""
+        self.version += 1
         self._waiting[request.place] = request
         heappush(self._heap, (request.place, request))
 
     def remove(self, place: Place) -> None:
         """Remove the request at that place. Harmless if there is none."""
-        if self._waiting.pop(place, None) is not None and len(self._heap) >= 2 * len(self._waiting):
+        if self._waiting.pop(place, None) is None:
+            return
+        self.version += 1
+        if len(self._heap) >= 2 * len(self._waiting):
             self._heap = list(self._waiting.items())
             heapify(self._heap)
 
@@ -76,6 +81,7 @@ class RequestQueue:
 
     def replace(self, requests: Iterable[QueuedRequest]) -> None:
         """Replace the whole queue by these."""
+        self.version += 1
         self._waiting = {request.place: request for request in requests}
         self._heap = list(self._waiting.items())
         heapify(self._heap)
@@ -86,7 +92,3 @@ class RequestQueue:
     def all(self) -> list[QueuedRequest]:
         """Return all requests, in no particular order."""
         return list(self._waiting.values())
-
-    def in_order(self) -> list[QueuedRequest]:
-        """Return all requests, the next one to serve first."""
-        return [self._waiting[place] for place in sorted(self._waiting)]

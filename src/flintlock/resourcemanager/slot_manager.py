@@ -42,7 +42,6 @@ from flintlock.model.slots import (
     SlotGrant,
     SlotRequest,
     TaskManagerRegistration,
-    WaitingRequest,
 )
 from flintlock.resourcemanager.capacity import (
     Capacity,
@@ -57,6 +56,7 @@ from flintlock.resourcemanager.capacity import (
 from flintlock.resourcemanager.free_slots import FreeSlots
 from flintlock.resourcemanager.pool import Pool
 from flintlock.resourcemanager.request_queue import Place, QueuedJob, QueuedRequest, RequestQueue
+from flintlock.resourcemanager.waiting_list import WaitingList
 from flintlock.resourcemanager.workers import missing_workers
 
 
@@ -86,11 +86,12 @@ class SlotManager:
         self._pools: dict[TaskManagerId, Pool] = {}
         self._classes: Final = CapacityClasses()
         self._free: Final = FreeSlots(spread=rules.spread)
-        self._jobs: dict[JobId, QueuedJob] = {}  # added by the first declaration, removed by an empty one
+        self._jobs: Final[dict[JobId, QueuedJob]] = {}  # added by the first declaration, removed by an empty one
         self._numbers = 0
         self._queue: Final = RequestQueue()
         self._unservable: Final = RequestQueue()  # requests that no registered TaskManager could serve
         self._behind_streaming: Final = RequestQueue()  # requests for slots that streaming queries use
+        self.waiting: Final = WaitingList(self._jobs, self._queues(), self._behind_streaming)
         self._claims: dict[TaskManagerId, list[QueuedRequest]] = {}  # each waits for one TaskManager, in no queue
         self._unreported: list[QueuedRequest] = []  # unservable, their jobs not notified; emptied by give_up
         self._expected_until_s = math.inf
@@ -294,22 +295,6 @@ class SlotManager:
         """Return the number of stored places, including those of removed requests; 0 once no request waits."""
         return sum(queue.remembered() for queue in self._queues())
 
-    def waiting(self, now_s: float, now_ms: int) -> tuple[WaitingRequest, ...]:
-        """Return the waiting requests, in order. The wall clock shows `now_ms`, whatever it showed before."""
-        return tuple(
-            WaitingRequest(
-                job_id=request.job_id,
-                request=request.spec.id,
-                slots=request.spec.slots,
-                resources=request.spec.resources,
-                since_ms=now_ms - round((now_s - request.since_s) * 1000),
-                name=self._jobs[request.job_id].name,
-                priority=self._jobs[request.job_id].priority,
-                behind_streaming=request.place in self._behind_streaming and not request.spec.endless,
-            )
-            for request in self._all_waiting()
-        )
-
     def use_of(self, task_manager: TaskManagerId) -> tuple[int, Resources, tuple[AllocatedSlot, ...]]:
         """Return a TaskManager's free slots and resources, and each job's share."""
         pool = self._pools[task_manager]
@@ -332,7 +317,7 @@ class SlotManager:
             return 0
         there = total([*(pool.whole for pool in self._pools.values()), *[fresh] * coming])
         return missing_workers(
-            self._all_waiting(),
+            self.waiting.in_order(),
             self._free.copy(),
             fresh,
             coming=coming,
@@ -469,12 +454,6 @@ class SlotManager:
 
     def _place(self, job: QueuedJob) -> Place:
         return (-job.priority, job.submitted_ms, job.number, self._number())
-
-    def _all_waiting(self) -> list[QueuedRequest]:
-        if not len(self._unservable) and not len(self._behind_streaming):
-            return self._queue.in_order()
-        everything = (request for queue in self._queues() for request in queue.all())
-        return sorted(everything, key=lambda request: request.place)
 
     def _queues(self) -> tuple[RequestQueue, ...]:
         return self._queue, self._unservable, self._behind_streaming

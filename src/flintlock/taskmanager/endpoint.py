@@ -25,6 +25,7 @@ from flintlock.model.tasks import (
     DeployTask,
     LogChunk,
     LoggedJobs,
+    LoggedJobsQuery,
     LogQuery,
     PublishFiles,
     RemoveFiles,
@@ -66,6 +67,7 @@ class TaskManager:
         self._services: Final = services
         self._guard: Final = guard
         self._open: _OpenEngine | None = None  # written by run: None while there is no warm engine
+        self._logged: Final = task_logs.LoggedJobPages(services.log_directory)
         self._ended: tuple[AttemptId, ...] = ()  # written as each engine's session ends, for the next one
         self._engines = 0  # started so far
         self._starting = False  # whether an engine is being started; written by _run_engine
@@ -155,12 +157,11 @@ class TaskManager:
         running = self._open is not None and message.attempt in self._open.core.running()
         return await asyncio.to_thread(task_logs.read_log, path, message, running=running)
 
-    async def logged_jobs(self) -> LoggedJobs:
-        """Return the jobs whose output is here."""
-        directory = self._services.log_directory
-        if not directory.is_dir():
+    async def logged_jobs(self, message: LoggedJobsQuery) -> LoggedJobs:
+        """Return a page of the jobs whose output is here."""
+        if not self._services.log_directory.is_dir():
             return LoggedJobs()
-        return LoggedJobs(job_ids=await asyncio.to_thread(task_logs.logged_jobs, directory))
+        return LoggedJobs(job_ids=await asyncio.to_thread(self._logged.page, message.after, message.limit))
 
     async def remove_logs(self, message: RemoveLogs) -> None:
         """Remove the output of these jobs."""

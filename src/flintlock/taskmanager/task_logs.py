@@ -6,8 +6,12 @@ are removed once the cluster has forgotten the job; the leader says when.
 
 from __future__ import annotations
 
+import os
 import shutil
+from bisect import bisect_right
 from collections.abc import Iterable
+from dataclasses import dataclass
+from heapq import nsmallest
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +24,9 @@ from flintlock.model.tasks import LogChunk, LogQuery, TaskCanceled, TaskFailed, 
 
 #: How much of the end of an attempt's output is stored with its job, where it outlives the attempt's machine.
 OUTPUT_TAIL_BYTES: Final = 8 << 10
+
+LISTED_AT_ONCE: Final = 50_000
+"""The jobs of one listing of a directory of logs: some megabytes."""
 
 
 def read_log(path: Path, query: LogQuery, *, running: bool) -> LogChunk:
@@ -52,12 +59,49 @@ def with_output_tail(news: TaskNews, path: Path) -> TaskNews:
     return structs.replace(news, output_tail=tail) if tail else news
 
 
-def logged_jobs(directory: Path) -> tuple[JobId, ...]:
-    """Return the jobs whose output is in the directory; what else is there is not ours."""
-    try:
-        return tuple(JobId(path.name) for path in directory.iterdir() if is_job_id(path.name))
-    except FileNotFoundError:
-        return ()
+class LoggedJobPages:
+    """Pages of the jobs whose output is in a directory, in the order of their ids; what else is there is not ours.
+
+    A page costs what it contains: the directory of a million jobs is listed once for many pages of a walk, and only
+    a part of it is held between them. Methods may be called by several threads at once.
+    """
+
+    def __init__(self, directory: Path, listed_at_once: int = LISTED_AT_ONCE) -> None:
+        self._directory: Final = directory
+        self._listed_at_once: Final = listed_at_once
+        self._listed: _Listed | None = None  # written by `page`; None: no walk is under way
+
+    def page(self, after: str, limit: int) -> tuple[JobId, ...]:
+        """Return the first jobs behind `after`. The first page of a walk lists the directory anew."""
+        listed = self._listed if after else None
+        if listed is None or not listed.covers(after, limit):
+            listed = self._list(after)
+        first = bisect_right(listed.job_ids, after)
+        found = listed.job_ids[first : first + limit]
+        self._listed = None if listed.is_last and first + limit >= len(listed.job_ids) else listed
+        return tuple(found)
+
+    def _list(self, after: str) -> _Listed:
+        try:
+            with os.scandir(self._directory) as entries:
+                behind = (JobId(each.name) for each in entries if each.name > after and is_job_id(each.name))
+                found = nsmallest(self._listed_at_once, behind)
+        except FileNotFoundError:
+            found = []
+        return _Listed(after, found, is_last=len(found) < self._listed_at_once)
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """The first jobs behind one, by id, as they were listed."""
+
+    after: str
+    job_ids: list[JobId]
+    is_last: bool  # there were no more
+
+    def covers(self, after: str, limit: int) -> bool:
+        """Return whether a page is a part of it."""
+        return self.after <= after and (self.is_last or bisect_right(self.job_ids, after) + limit <= len(self.job_ids))
 
 
 def remove_logs(directory: Path, job_ids: Iterable[JobId]) -> None:

@@ -15,6 +15,7 @@ from flintlock.model import log_events
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import RetentionReading, StoredJob
+from flintlock.testing.fakes.memory_ha import ResultEntry
 from flintlock.testing.job_lists import all_jobs
 from flintlock.testing.virtual_time import now_ms, virtual_time
 
@@ -274,6 +275,27 @@ async def test_output_whose_removal_fails_is_removed_later() -> None:
         harness.resource_manager.fail_with = None
         await asyncio.sleep(60)
         assert harness.resource_manager.logged == []
+
+
+@virtual_time
+async def test_sweep_of_many_logs_asks_page_by_page() -> None:
+    """However many jobs there were, an answer has a thousand of them, and the store is asked once about each page."""
+    harness = DispatcherHarness(config={"job-result-store.retention": "1 d"})
+    jobs = [JobId(f"{number:032x}") for number in range(5000)]
+    stored, forgotten = jobs[:-100], jobs[-100:]
+    async with harness.leading():
+        harness.cluster.results.update(dict.fromkeys(stored, ResultEntry(dirty=False, end_ms=now_ms(), payload=b"")))
+        harness.resource_manager.logged = list(jobs)
+        before = len(harness.faults.seen)
+        await asyncio.sleep(HOUR_S + 1)
+
+    assert harness.resource_manager.logged == stored
+    pages = harness.resource_manager.logged_pages
+    assert [page.limit for page in pages] == [1000] * 6
+    assert [page.after for page in pages] == ["", *jobs[999::1000]]
+    reads = harness.faults.seen[before:]
+    assert reads.count("results.known:before") == 5
+    assert reads.count("ended.get:before") == len(forgotten)
 
 
 def _reading(harness: DispatcherHarness) -> RetentionReading:

@@ -279,6 +279,7 @@ async def test_a_streaming_job_is_refused_while_taskmanagers_have_no_place_for_c
         assert harness.cluster.graphs == {}
         harness.resource_manager.seen = ResourceOverview(task_managers=tuple(registered[:1]))
         await streaming(harness, dispatcher)
+        assert harness.resource_manager.overviews == 0  # it needs no queue
 
 
 def running(attempt: int) -> ExecutionInfo:

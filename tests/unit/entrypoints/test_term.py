@@ -32,6 +32,7 @@ from flintlock.model.tasks import (
     DeployTask,
     LogChunk,
     LoggedJobs,
+    LoggedJobsQuery,
     LogQuery,
     PublishFiles,
     RemoveFiles,
@@ -79,7 +80,7 @@ class RecordingTaskManager:
     async def query_process(self, message: ProcessQuery) -> ProcessAnswer:
         raise AssertionError
 
-    async def logged_jobs(self) -> LoggedJobs:
+    async def logged_jobs(self, message: LoggedJobsQuery) -> LoggedJobs:
         return LoggedJobs()
 
     async def remove_logs(self, message: RemoveLogs) -> None:

@@ -138,6 +138,38 @@ def test_jobs_without_slots_wait_in_order() -> None:
     assert granted(core.declare(wants(B), 0)) == [("c", "r", "tm-1", (0,))]
 
 
+def test_list_of_waiting_requests_is_made_once_for_each_state_of_the_queue() -> None:
+    """However many look: it takes a step of the loop that grows with the queue."""
+    core = core_with(offer(slots=1))
+    for job in (A, B, C):
+        core.declare(wants(job, r=1), 0)
+    made = core.slots.waiting
+    shown = core.overview(1.0, 1_000).waiting
+    assert [request.since_ms for request in shown] == [0, 0]
+    assert core.overview(5.0, 5_000).waiting is shown
+    assert made.made == 1
+
+    assert [request.since_ms for request in core.overview(6.0, 90_000).waiting] == [84_000, 84_000]  # the clock was set
+    assert made.made == 2
+    core.declare(wants(A), 6.0)
+    assert waiting(core) == [("c", "r")]
+    core.declare(ResourceRequirements(job_id=C, requests=wants(C, r=1).requests, priority=3), 7.0)
+    assert [request.priority for request in core.overview(7.0, 0).waiting] == [3]
+
+
+def test_number_of_waiting_requests_is_known_without_their_list() -> None:
+    core = core_with(offer(slots=1))
+    versions = {core.registered(0.0, 0).queue_version}
+    for job in (A, B, C):
+        core.declare(wants(job, r=1), 0)
+        versions.add(core.registered(0.0, 0).queue_version)
+    found = core.registered(0.0, 0)
+    assert (found.waiting, [each.id for each in found.task_managers]) == (2, ["tm-1"])
+    assert core.registered(1.0, 0).queue_version == found.queue_version
+    assert len(versions) == 4
+    assert core.slots.waiting.made == 0
+
+
 def test_no_request_overtakes_the_head_of_the_queue() -> None:
     core = core_with(offer(slots=2))
     core.declare(wants(A, r=1), 0)

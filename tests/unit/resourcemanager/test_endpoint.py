@@ -30,7 +30,7 @@ from flintlock.model.slots import (
     TaskManagerRegistration,
     UnwantedTasks,
 )
-from flintlock.model.tasks import LogQuery, RemoveFiles, RemoveLogs
+from flintlock.model.tasks import LoggedJobsQuery, LogQuery, RemoveFiles, RemoveLogs
 from flintlock.resourcemanager.endpoint import ResourceManager
 from flintlock.resourcemanager.metrics import ResourceManagerMetrics
 from flintlock.testing.fakes.fake_jobmaster import FakeJobMaster
@@ -301,10 +301,12 @@ async def test_logs_of_forgotten_jobs_are_removed_at_every_task_manager() -> Non
     async with harness.running() as manager:
         for name in ("tm-3", "tm-1", "tm-2"):
             await enter(manager, offer(name))
-        assert sorted((await manager.logged_jobs()).job_ids) == sorted([A, B])
+        assert (await manager.logged_jobs(LoggedJobsQuery())).job_ids == (A, B)
+        assert (await manager.logged_jobs(LoggedJobsQuery(limit=1))).job_ids == (A,)
+        assert (await manager.logged_jobs(LoggedJobsQuery(after=A))).job_ids == (B,)
         await manager.remove_logs(RemoveLogs(job_ids=(A,)))
 
-        assert (await manager.logged_jobs()).job_ids == (B,)
+        assert (await manager.logged_jobs(LoggedJobsQuery())).job_ids == (B,)
 
 
 @virtual_time

@@ -36,6 +36,24 @@ def test_the_overview_counts_what_there_is(rest: RestHarness) -> None:
     assert (answer["flink-version"], answer["flink-commit"]) == ("0.1.0", "abc1234")
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/overview",
+        "/taskmanagers",
+        f"/taskmanagers/{RESOURCES.task_managers[0].id}",
+        f"/taskmanagers/{RESOURCES.task_managers[0].id}/metrics",
+        "/taskmanagers/metrics",
+        "/jobmanager/metrics",
+    ],
+)
+def test_who_shows_no_request_does_not_ask_for_the_queue(rest: RestHarness, path: str) -> None:
+    """A list of 50,000 requests holds the loop up for as long as they are many."""
+    rest.get(path)
+
+    assert (rest.resource_manager.looks, rest.resource_manager.overviews) == (1, 0)
+
+
 def test_a_dashboard_learns_what_it_may_offer(rest: RestHarness) -> None:
     """As configured."""
     config = rest.get("/config")

@@ -199,7 +199,7 @@ def test_many_streams_look_at_the_cluster_once(rest: RestHarness) -> None:
         return await asyncio.gather(*(read(10) for _ in range(20)))
 
     assert run_virtual(read_all()) == [1] * 20
-    assert 9 <= rest.resource_manager.overviews <= 11
+    assert 9 <= rest.resource_manager.looks <= 11
 
 
 def test_a_stream_ends_with_the_reason_when_its_credential_is_revoked(rest: RestHarness) -> None:

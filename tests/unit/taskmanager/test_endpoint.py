@@ -40,6 +40,7 @@ from flintlock.model.slots import AttemptSlots, RegistrationAnswer
 from flintlock.model.tasks import (
     Failure,
     FailureKind,
+    LoggedJobsQuery,
     LogQuery,
     PublishFiles,
     RemoveFiles,
@@ -518,11 +519,11 @@ def test_output_of_forgotten_jobs_is_removed_and_nothing_else(harness: TaskManag
         (directory / name / "0-0.log").write_text("output")
 
     async def remove() -> None:
-        assert sorted((await harness.task_manager.logged_jobs()).job_ids) == jobs
+        assert (await harness.task_manager.logged_jobs(LoggedJobsQuery())).job_ids == tuple(jobs)
         await harness.task_manager.remove_logs(
             RemoveLogs(job_ids=(jobs[0], jobs[2], JobId("../jobs"), JobId("f" * 32)))
         )
-        assert (await harness.task_manager.logged_jobs()).job_ids == (jobs[1],)
+        assert (await harness.task_manager.logged_jobs(LoggedJobsQuery())).job_ids == (jobs[1],)
 
     asyncio.run(remove())
     assert sorted(path.name for path in directory.iterdir()) == [jobs[1], "lost+found"]

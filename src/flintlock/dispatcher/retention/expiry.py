@@ -21,12 +21,12 @@ from flintlock.dispatcher.writes import log_and_continue
 from flintlock.model import log_events
 from flintlock.model.errors import Corrupt, NotFound
 from flintlock.model.ids import BlobKey, JobId
-from flintlock.model.tasks import RemoveLogs
+from flintlock.model.tasks import LoggedJobsQuery, RemoveLogs
 
 log: FilteringBoundLogger = structlog.get_logger()
 
-_LOGS_AT_ONCE: Final = 1000  # jobs in one message
-
+LOGS_AT_ONCE: Final = 1000
+"""The jobs of one page of a sweep of their logs."""
 
 #: Removed jobs that are taken out of the listing together: that goes through all of it, in small steps.
 _FORGOTTEN_AT_ONCE: Final = 10_000
@@ -137,19 +137,29 @@ class Retention:
             await asyncio.sleep(core.expiry_period_s(self._retention_s))
             await self._gate.wait_until_active()
             with log_and_continue(log_events.LOG_REMOVAL_FAILED):
-                logged = await self._resource_manager.logged_jobs()
-                old = [job_id for job_id in logged.job_ids if await self._is_forgotten(job_id)]
-                for start in range(0, len(old), _LOGS_AT_ONCE):
-                    await self._resource_manager.remove_logs(
-                        RemoveLogs(job_ids=tuple(old[start : start + _LOGS_AT_ONCE]))
-                    )
-                if old:
-                    log.info(log_events.LOGS_REMOVED, jobs=len(old))
+                removed = await self._remove_old_logs()
+                if removed:
+                    log.info(log_events.LOGS_REMOVED, jobs=removed)
 
-    async def _is_forgotten(self, job_id: JobId) -> bool:
-        if job_id in self._jobs or await self._stores.results.known((job_id,)):
-            return False
-        return not await self._is_archived(job_id)
+    async def _remove_old_logs(self) -> int:
+        """Go through the jobs with output page by page, however many there are; return how many were removed."""
+        removed, after = 0, ""
+        while page := (
+            await self._resource_manager.logged_jobs(LoggedJobsQuery(after=after, limit=LOGS_AT_ONCE))
+        ).job_ids:
+            await self._gate.wait_until_active()
+            old = await self._forgotten(page)
+            if old:
+                await self._resource_manager.remove_logs(RemoveLogs(job_ids=old))
+            removed, after = removed + len(old), page[-1]
+        return removed
+
+    async def _forgotten(self, job_ids: Collection[JobId]) -> tuple[JobId, ...]:
+        """Return those of some jobs that are neither live nor stored."""
+        ended = [job_id for job_id in job_ids if job_id not in self._jobs]
+        known = await self._stores.results.known(ended)
+        gone = [job_id for job_id in ended if job_id not in known and not await self._is_archived(job_id)]
+        return tuple(job_id for job_id in gone if job_id not in self._jobs)  # an id may have been submitted meanwhile
 
     async def _forget(self, expired: Collection[JobId]) -> None:
         """Drop what is known of removed jobs, a part of the listing in each step of the loop."""

@@ -42,7 +42,7 @@ async def config(call: RestCall) -> HttpResponse:
 async def overview(call: RestCall) -> HttpResponse:
     """How many TaskManagers, slots and jobs there are."""
     services = call.services
-    resources = await services.resource_manager.overview()
+    resources = await services.resource_manager.task_managers()
     jobs = await services.dispatcher.job_counts()
     return json_response(
         shapes.ClusterOverview(
@@ -68,7 +68,7 @@ async def job_managers(call: RestCall) -> HttpResponse:
 
 async def task_managers(call: RestCall) -> HttpResponse:
     """All registered TaskManagers."""
-    resources = await call.services.resource_manager.overview()
+    resources = await call.services.resource_manager.task_managers()
     return json_response(
         shapes.TaskManagersResponse(taskmanagers=[translate.task_manager(tm) for tm in resources.task_managers])
     )
@@ -77,7 +77,7 @@ async def task_managers(call: RestCall) -> HttpResponse:
 async def task_manager(call: RestCall) -> HttpResponse:
     """One TaskManager with the jobs that use its slots."""
     wanted = call.path("taskmanagerid")
-    resources = await call.services.resource_manager.overview()
+    resources = await call.services.resource_manager.task_managers()
     for info in resources.task_managers:
         if info.id == wanted:
             return json_response(translate.task_manager_details(info))

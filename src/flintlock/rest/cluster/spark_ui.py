@@ -38,7 +38,7 @@ _FOR_AN_HOUR: Final = "private, max-age=3600"
 async def make_link(call: RestCall) -> HttpResponse:
     """Make a link to Spark's own UI of a TaskManager's engine; it can be used for an hour."""
     task_manager = TaskManagerId(call.path("taskmanagerid"))
-    overview = await call.services.resource_manager.overview()
+    overview = await call.services.resource_manager.task_managers()
     if task_manager not in {each.id for each in overview.task_managers}:
         raise no_such("TaskManager", task_manager)
     made = _links(call).make(task_manager, call.services.clock_ms())

@@ -172,11 +172,11 @@ class _ClusterChanges:
         return changed
 
     async def _look(self) -> object:
-        resources = await self._services.resource_manager.overview()
+        resources = await self._services.resource_manager.task_managers()
         return (
             self._services.job_managers(),
             tuple((one.id, one.slots, one.free_slots) for one in resources.task_managers),
-            tuple((request.job_id, request.request, request.priority) for request in resources.waiting),
+            resources.queue_version,
             resources.starting,
         )
 

@@ -36,7 +36,7 @@ async def jobmanager(call: RestCall) -> HttpResponse:
 async def task_manager(call: RestCall) -> HttpResponse:
     """What a TaskManager measures of itself: ids, or the values of those that `get` names."""
     wanted = call.path("taskmanagerid")
-    resources = await call.services.resource_manager.overview()
+    resources = await call.services.resource_manager.task_managers()
     for info in resources.task_managers:
         if info.id == wanted:
             return json_response(metrics.listed(metrics.task_manager_values(info), call.names("get")))
@@ -46,7 +46,7 @@ async def task_manager(call: RestCall) -> HttpResponse:
 async def task_managers(call: RestCall) -> HttpResponse:
     """What all TaskManagers (or those that `taskmanagers` names) measure, together."""
     chosen = call.names("taskmanagers")
-    seen = (await call.services.resource_manager.overview()).task_managers
+    seen = (await call.services.resource_manager.task_managers()).task_managers
     unknown = [name for name in chosen if name not in {info.id for info in seen}]
     if unknown:
         raise no_such("TaskManager", unknown[0])
@@ -125,7 +125,7 @@ async def _now(call: RestCall) -> metrics.ClusterView | None:
     """Return what the leader knows; None if there is no leader."""
     try:
         return metrics.ClusterView(
-            await call.services.dispatcher.job_counts(), await call.services.resource_manager.overview()
+            await call.services.dispatcher.job_counts(), await call.services.resource_manager.task_managers()
         )
     except (Unavailable, Fenced):
         return None

@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from flintlock.api import cluster as shapes
 from flintlock.model.jobs import JobCounts
-from flintlock.model.slots import ResourceOverview, TaskManagerInfo
+from flintlock.model.slots import RegisteredTaskManagers, TaskManagerInfo
 
 Values: TypeAlias = Mapping[str, float]
 """Numbers by the id that Flink's metrics endpoints know them by."""
@@ -34,7 +34,7 @@ class ClusterView(Struct, frozen=True):
     """What the leader knows at one time."""
 
     jobs: JobCounts
-    resources: ResourceOverview
+    resources: RegisteredTaskManagers
 
 
 class SubmissionTimer:
@@ -139,13 +139,12 @@ def _cluster_families(now: ClusterView) -> list[Metric]:
     free = sum(tm.free_slots for tm in task_managers)
     slots.add_metric(["free"], free)
     slots.add_metric(["taken"], sum(tm.slots for tm in task_managers) - free)
-    waiting = len(now.resources.waiting)
     return [
         jobs,
         slots,
         _gauge("flintlock_taskmanagers", "Registered TaskManagers.", len(task_managers)),
         _gauge("flintlock_taskmanagers_starting", "TaskManagers that are starting.", now.resources.starting),
-        _gauge("flintlock_slot_requests_waiting", "Requests in the queue.", waiting),
+        _gauge("flintlock_slot_requests_waiting", "Requests in the queue.", now.resources.waiting),
     ]
 
 

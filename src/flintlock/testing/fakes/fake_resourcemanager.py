@@ -22,6 +22,7 @@ from flintlock.model.ids import (
 from flintlock.model.slots import (
     Heartbeat,
     HeartbeatAnswer,
+    RegisteredTaskManagers,
     RegistrationAnswer,
     ResourceOverview,
     ResourceRequirements,
@@ -30,7 +31,7 @@ from flintlock.model.slots import (
     TaskManagerLost,
     TaskManagerRegistration,
 )
-from flintlock.model.tasks import LogChunk, LoggedJobs, LogQuery, RemoveFiles, RemoveLogs
+from flintlock.model.tasks import LogChunk, LoggedJobs, LoggedJobsQuery, LogQuery, RemoveFiles, RemoveLogs
 from flintlock.testing.samples import TOKEN
 
 
@@ -53,7 +54,9 @@ class FakeResourceManager:
         self.removals_s: list[float] = []  # when each removal was requested, failed ones too
         self.seen = ResourceOverview()  # what `overview` answers
         self.overviews = 0  # how often it was called
+        self.looks = 0  # how often `task_managers` was called
         self.logged: list[JobId] = []  # jobs whose output is at some TaskManager
+        self.logged_pages: list[LoggedJobsQuery] = []  # of them that were asked for
         self.logs: dict[AttemptId, bytes] = {}
         self.process_answers: dict[ProcessQuery, ProcessAnswer] = {}
         self.complete_logs: set[AttemptId] = set()
@@ -97,6 +100,17 @@ class FakeResourceManager:
         self._fail()
         self.requirements.append(message)
 
+    async def task_managers(self) -> RegisteredTaskManagers:
+        """Return what `seen` says of them."""
+        self.looks += 1
+        self._fail()
+        return RegisteredTaskManagers(
+            task_managers=self.seen.task_managers,
+            waiting=len(self.seen.waiting),
+            starting=self.seen.starting,
+            queue_version=hash(self.seen.waiting),
+        )
+
     async def overview(self) -> ResourceOverview:
         """Return `seen`."""
         self.overviews += 1
@@ -132,10 +146,11 @@ class FakeResourceManager:
         self._fail()
         self.removed.append(message)
 
-    async def logged_jobs(self) -> LoggedJobs:
-        """Return `logged`."""
+    async def logged_jobs(self, message: LoggedJobsQuery) -> LoggedJobs:
+        """Return a page of `logged`."""
+        self.logged_pages.append(message)
         self._fail()
-        return LoggedJobs(job_ids=tuple(self.logged))
+        return LoggedJobs(job_ids=tuple(sorted(each for each in self.logged if each > message.after)[: message.limit]))
 
     async def remove_logs(self, message: RemoveLogs) -> None:
         """Remove them from `logged`."""
@@ -232,6 +247,10 @@ class GrantingResourceManager:
         """Remove it."""
         self.registered = [r for r in self.registered if r.instance != message.instance]
 
+    async def task_managers(self) -> RegisteredTaskManagers:
+        """Return none."""
+        return RegisteredTaskManagers()
+
     async def overview(self) -> ResourceOverview:
         """Return an empty overview."""
         return ResourceOverview()
@@ -244,7 +263,7 @@ class GrantingResourceManager:
         """Raise NotFound: there are no logs."""
         raise NotFound(f"TaskManager {message.task_manager!r} is not registered")
 
-    async def logged_jobs(self) -> LoggedJobs:
+    async def logged_jobs(self, message: LoggedJobsQuery) -> LoggedJobs:
         """Return none."""
         return LoggedJobs()
 

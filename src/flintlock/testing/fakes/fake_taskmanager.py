@@ -19,6 +19,7 @@ from flintlock.model.tasks import (
     DeployTask,
     LogChunk,
     LoggedJobs,
+    LoggedJobsQuery,
     LogQuery,
     PublishFiles,
     RemoveFiles,
@@ -100,10 +101,10 @@ class FakeTaskManager:
         piece = text[message.offset : message.offset + message.limit]
         return LogChunk(data=piece, offset=message.offset, size=len(text), complete=True)
 
-    async def logged_jobs(self) -> LoggedJobs:
-        """Return `logged`."""
+    async def logged_jobs(self, message: LoggedJobsQuery) -> LoggedJobs:
+        """Return a page of `logged`."""
         self._try()
-        return LoggedJobs(job_ids=tuple(self.logged))
+        return LoggedJobs(job_ids=tuple(sorted(each for each in self.logged if each > message.after)[: message.limit]))
 
     async def remove_logs(self, message: RemoveLogs) -> None:
         """Remove them from `logged`."""
