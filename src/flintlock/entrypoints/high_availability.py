@@ -12,8 +12,6 @@ from pathlib import Path
 from flintlock.config.configuration import Configuration
 from flintlock.config.options import (
     CHECKPOINTS_DIR,
-    CLUSTER_ID,
-    HA_CLUSTER_ID,
     HA_RECOVERY,
     HEARTBEAT_TIMEOUT,
     RUNNER_DIRECTORY,
@@ -139,12 +137,8 @@ def runner_files_of(settings: ProcessSettings) -> RunnerFiles | None:
 
 
 def blocking_jobs_dir(settings: ProcessSettings) -> Path:
-    """Return where jobs that block a leader are recorded: where all JobManagers look, if that is a directory."""
-    configuration = settings.configuration
-    shared = ha_backend(configuration).shared_directory(configuration).removeprefix("file://")
-    if not shared or "://" in shared:  # a thread that watches the loop uses no client of an object store
-        return settings.state_dir / "blocking-jobs"
-    return Path(shared) / f"{configuration.get(HA_CLUSTER_ID) or configuration.get(CLUSTER_ID)}-blocking-jobs"
+    """Return where jobs that block a leader are recorded, if the JobManagers have one state directory."""
+    return settings.state_dir / "blocking-jobs"
 
 
 def _cluster_name(settings: ProcessSettings) -> str:

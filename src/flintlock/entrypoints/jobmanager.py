@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Final, Protocol, TypeVar
 
@@ -60,7 +61,7 @@ from flintlock.jobmaster.enrichers import load_enrichers
 from flintlock.model import log_events
 from flintlock.model.application import ApplicationStatus
 from flintlock.model.ids import Epoch, JobId
-from flintlock.monitoring.blocking_jobs import BlockingJobs
+from flintlock.monitoring.blocking_jobs import BlockingJobRecords, BlockingJobs
 from flintlock.monitoring.current_job import CurrentJob
 from flintlock.monitoring.loop_monitor import BlockingJobWatcher, LoopMonitor
 from flintlock.monitoring.standstill import StandstillLimit
@@ -104,7 +105,6 @@ class ClusterEntrypoint:
         self._instrument: Final = instrument
         self._registry: Final = CollectorRegistry()  # what this process measures; every component gets it
         self._current: Final = CurrentJob()
-        self._blocking_jobs: Final = BlockingJobs(blocking_jobs_dir(settings), process_name(os.getpid()))
 
     async def run(self) -> ApplicationStatus:
         """Serve until cancelled, or until the cluster shuts down; return the status then."""
@@ -157,7 +157,7 @@ class ClusterEntrypoint:
 
         return LoopMonitor(
             self._registry,
-            watcher=BlockingJobWatcher(self._current, self._blocking_jobs),
+            watcher=BlockingJobWatcher(self._current, self._blocking_jobs(ha)),
             limit=StandstillLimit(limit_s, self._settings.abort),
         )
 
@@ -190,15 +190,13 @@ class ClusterEntrypoint:
             enrichers=load_enrichers(self._configuration.get(FAILURE_ENRICHERS)),
             registry=self._registry,
             current_job=self._current,
-            lost_leaders=self._lost_leaders,
-            count_lost_leader=self._count_lost_leader,
+            lost_leaders=partial(_lost_leaders, self._blocking_jobs(ha)),
+            count_lost_leader=partial(_count_lost_leader, self._blocking_jobs(ha)),
         )
 
-    async def _lost_leaders(self, job_ids: Collection[JobId]) -> Mapping[JobId, int]:
-        return await asyncio.to_thread(self._blocking_jobs.lost_leaders, job_ids)
-
-    async def _count_lost_leader(self, job_id: JobId) -> None:
-        await asyncio.to_thread(self._blocking_jobs.begin, job_id)
+    def _blocking_jobs(self, ha: HaServices) -> BlockingJobRecords:
+        """Return the records that all JobManagers of the cluster see."""
+        return ha.blocking_jobs or BlockingJobs(blocking_jobs_dir(self._settings), process_name(os.getpid()))
 
     def _rest_services(self, mode: DeploymentMode, components: JobManagerComponents, blobs: BlobServer) -> RestServices:
         return RestServices(
@@ -246,6 +244,14 @@ class ClusterEntrypoint:
 async def serve(settings: ProcessSettings, instrument: Instrument = plain) -> ApplicationStatus:
     """Serve as a JobManager."""
     return await ClusterEntrypoint(settings, instrument).run()
+
+
+async def _lost_leaders(records: BlockingJobRecords, job_ids: Collection[JobId]) -> Mapping[JobId, int]:
+    return await asyncio.to_thread(records.lost_leaders, job_ids)
+
+
+async def _count_lost_leader(records: BlockingJobRecords, job_id: JobId) -> None:
+    await asyncio.to_thread(records.write, records.name(job_id))
 
 
 def _epoch(dispatcher: CurrentDispatcher) -> Epoch | None:

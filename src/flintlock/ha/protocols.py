@@ -23,6 +23,7 @@ from flintlock.model.ids import FencingToken, JobId
 from flintlock.model.jobs import JobHistory, JobResult, JobSnapshot, JobSummary, RetentionReading, StoredJob
 from flintlock.model.streaming.savepoints import SavepointDisposals
 from flintlock.model.tasks import RegionRecord, ResultRows
+from flintlock.monitoring.blocking_jobs import BlockingJobRecords
 
 T = TypeVar("T")
 
@@ -372,6 +373,11 @@ class HaServices(Protocol):
     @property
     def blobs(self) -> BlobCopies | None:
         """Copies of blobs that every JobManager can read; None where all of them share one directory."""
+        ...
+
+    @property
+    def blocking_jobs(self) -> BlockingJobRecords | None:
+        """The records of jobs that block a leader, for all JobManagers; None where they share the state directory."""
         ...
 
     def stores(self, token: FencingToken) -> Stores:

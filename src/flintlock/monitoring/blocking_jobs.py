@@ -1,7 +1,8 @@
 """Records of jobs that block the event loop of a leader, or end it by an internal error, for the leaders after it.
 
-A record is a small file in a directory that all JobManagers of the cluster share: it is written by a thread while one
-piece of work on the job takes too long, and removed when the work ends. So a record that stays belongs to a JobManager
+A record is a small file in the state directory, or what all JobManagers reach where they run on several hosts (a znode:
+`ha.zookeeper.blocking_jobs`): it is written by a thread while one piece of work on the job takes too long, and removed
+when the work ends. So a record that stays belongs to a JobManager
 that died, or was replaced, while it worked on the job. A leader that an error of the job's own code in this process
 ends (a broken invariant) writes one, too. Two of them are no coincidence: the next leader quarantines the job, instead
 of being the third. A record also says which process blocks: a standby does not take that one for busy with a recovery.
@@ -17,33 +18,61 @@ import uuid
 from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from flintlock.model.ids import JobId, is_job_id
 
 
+class BlockingJobRecords(Protocol):
+    """The records of one cluster. Every method but `name` may block for a while: call it in a thread."""
+
+    def name(self, job_id: JobId) -> str:
+        """Return the name of a new record of a job."""
+        ...
+
+    def write(self, record: str) -> None:
+        """Record that work on its job takes too long. Idempotent.
+
+        Raises OSError; then the record may be there, or come later: it has to be removed all the same.
+        """
+        ...
+
+    def remove(self, record: str) -> None:
+        """Remove a record, if it is there: the work has ended. Raises OSError."""
+        ...
+
+    def lost_leaders(self, job_ids: Collection[JobId]) -> dict[JobId, int]:
+        """Return how many leaders were lost while they worked on each of these jobs; remove the records of all others.
+
+        Raises OSError.
+        """
+        ...
+
+
 class BlockingJobs:
-    """The records of one cluster. Every method reads or writes files: call it in a thread."""
+    """Implements BlockingJobRecords by files in a directory."""
 
     def __init__(self, directory: Path, process: str = "unknown") -> None:
         """`process` identifies this process among all that ever ran on its machine; it has no dot in it."""
         self._directory: Final = directory
         self._process: Final = process
 
-    def begin(self, job_id: JobId) -> Path:
-        """Record that work on this job takes too long; return the record. Raises OSError."""
+    def name(self, job_id: JobId) -> str:
+        """Return the name of a new record."""
+        return f"{job_id}.{self._process}.{uuid.uuid4().hex}"
+
+    def write(self, record: str) -> None:
+        """Record that work on the job takes too long."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        record = self._directory / f"{job_id}.{self._process}.{uuid.uuid4().hex}"
-        descriptor = os.open(record, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(self._directory / record, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        return record
 
-    def end(self, record: Path) -> None:
-        """Remove a record: the work has ended. Raises OSError."""
-        record.unlink(missing_ok=True)
+    def remove(self, record: str) -> None:
+        """Remove a record: the work has ended."""
+        (self._directory / record).unlink(missing_ok=True)
 
     def is_blocked(self, process: str) -> bool:
         """Return whether work on a job takes too long in this process. Raises OSError."""
@@ -53,10 +82,7 @@ class BlockingJobs:
             return any(entry.name.split(".")[1:2] == [process] for entry in entries)
 
     def lost_leaders(self, job_ids: Collection[JobId]) -> dict[JobId, int]:
-        """Return how many leaders were lost while they worked on each of these jobs; remove the records of all others.
-
-        Raises OSError.
-        """
+        """Return how many leaders were lost while they worked on each of these jobs; remove all other records."""
         counts: Counter[JobId] = Counter()
         wanted = frozenset(job_ids)
         if not self._directory.is_dir():

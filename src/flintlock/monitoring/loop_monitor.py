@@ -14,14 +14,14 @@ import sys
 import threading
 import time
 import traceback
-from pathlib import Path
 from typing import Final, Self
 
 import structlog
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from flintlock.model import log_events
-from flintlock.monitoring.blocking_jobs import BlockingJobs
+from flintlock.model.ids import JobId
+from flintlock.monitoring.blocking_jobs import BlockingJobRecords
 from flintlock.monitoring.current_job import BLOCKING_WORK_S, CurrentJob
 from flintlock.monitoring.standstill import Standstill, StandstillLimit
 
@@ -39,13 +39,16 @@ _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 class BlockingJobWatcher:
     """Records a job while work on it blocks the loop. Its methods belong to the monitor's thread."""
 
-    def __init__(self, current: CurrentJob, blocking: BlockingJobs, limit_s: float = BLOCKING_WORK_S) -> None:
+    def __init__(self, current: CurrentJob, blocking: BlockingJobRecords, limit_s: float = BLOCKING_WORK_S) -> None:
         self._current: Final = current
         self._blocking: Final = blocking
         self._limit_s: Final = limit_s
         self._serial = 0  # of the work that was seen last
         self._begun_s = 0.0  # the CPU time of the loop's thread when it was first seen
-        self._record: Path | None = None  # while it blocks
+        self._record: str | None = None  # while it blocks: perhaps there even if it could not be written
+        self._written = False
+        self._retry_s = 0.0  # the CPU time after which it is written again
+        self._over: list[str] = []  # records of work that has ended, to be removed
 
     def inspect(self, thread: int, limit_s: float = math.inf) -> None:
         """Record what the loop works on if that takes too long: the watcher's limit, or `limit_s`, if that is less.
@@ -56,24 +59,36 @@ class BlockingJobWatcher:
         if serial != self._serial or job_id is None:
             self._serial, self._begun_s = serial, cpu_s
             self._end()
-        elif self._record is None and cpu_s - self._begun_s >= min(self._limit_s, limit_s):
-            log.error(log_events.BLOCKING_JOB_RECORDED, job_id=job_id, seconds=round(cpu_s - self._begun_s, 1))
-            try:
-                self._record = self._blocking.begin(job_id)
-            except OSError as error:
-                log.error(log_events.BLOCKING_JOB_NOT_RECORDED, job_id=job_id, reason=repr(error))
-                self._begun_s = cpu_s  # tried again after as long
+            self._retry_s = 0.0
+            return
+        used_s = cpu_s - self._begun_s
+        due = used_s >= limit_s or (used_s >= self._limit_s and cpu_s >= self._retry_s)
+        if due and not self._written:
+            self._write(job_id, cpu_s)
 
     def close(self) -> None:
         """Remove a record that is left: the process ends, but not in work on a job."""
         self._end()
 
-    def _end(self) -> None:
-        if self._record is None:
-            return
+    def _write(self, job_id: JobId, cpu_s: float) -> None:
+        log.error(log_events.BLOCKING_JOB_RECORDED, job_id=job_id, seconds=round(cpu_s - self._begun_s, 1))
+        if self._record is None:  # else it is the same one again: one leader counts once
+            self._record = self._blocking.name(job_id)
         try:
-            self._blocking.end(self._record)
-            self._record = None
+            self._blocking.write(self._record)
+            self._written = True
+        except OSError as error:
+            log.error(log_events.BLOCKING_JOB_NOT_RECORDED, job_id=job_id, reason=repr(error))
+            self._retry_s = cpu_s + self._limit_s
+
+    def _end(self) -> None:
+        if self._record is not None:
+            self._over.append(self._record)
+            self._record, self._written = None, False
+        try:
+            while self._over:
+                self._blocking.remove(self._over[-1])
+                self._over.pop()
         except OSError as error:
             log.error(log_events.BLOCKING_JOB_NOT_RECORDED, reason=repr(error))
 

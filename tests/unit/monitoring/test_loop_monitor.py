@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import structlog
@@ -13,8 +14,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from flintlock.model import log_events
 from flintlock.model.ids import JobId
-from flintlock.monitoring.blocking_jobs import BlockingJobs
-from flintlock.monitoring.current_job import CurrentJob
+from flintlock.monitoring.blocking_jobs import BlockingJobRecords, BlockingJobs
+from flintlock.monitoring.current_job import BLOCKING_WORK_S, CurrentJob
 from flintlock.monitoring.loop_monitor import BlockingJobWatcher, LoopMonitor
 from flintlock.monitoring.standstill import StandstillLimit
 
@@ -112,7 +113,13 @@ def test_work_that_waits_for_the_machine_is_not_the_jobs_fault(tmp_path: Path) -
     assert seen == [{}]
 
 
-def ended_by(tmp_path: Path, work: Callable[[threading.Event], None]) -> tuple[list[str], dict[JobId, int]]:
+def ended_by(
+    tmp_path: Path,
+    work: Callable[[threading.Event], None],
+    records: BlockingJobRecords | None = None,
+    record_after_s: float = BLOCKING_WORK_S,
+    limit_s: Callable[[], float] = lambda: 0.3,
+) -> tuple[list[str], dict[JobId, int]]:
     """Work on a job on a loop that may stand still for 0.3 s; return why the process was to end, and what is recorded.
 
     In the place of the end of the process an event is set.
@@ -124,7 +131,8 @@ def ended_by(tmp_path: Path, work: Callable[[threading.Event], None]) -> tuple[l
         over.set()
 
     async def run() -> dict[JobId, int]:
-        limit, watcher = StandstillLimit(lambda: 0.3, end), BlockingJobWatcher(current, blocking)
+        watcher = BlockingJobWatcher(current, records or blocking, record_after_s)
+        limit = StandstillLimit(limit_s, end)
         async with LoopMonitor(warn_after_s=0.05, watcher=watcher, limit=limit):
             await asyncio.sleep(0.02)
             with current.working_on(A):
@@ -148,6 +156,55 @@ def test_a_loop_that_stands_still_ends_its_process_and_leaves_the_job_that_it_wo
     assert "its event loop has stood still for 0." in reasons[0]
     assert "block (" in reasons[0]
     assert recorded == {A: 1}
+
+
+class SilentRecords:
+    """BlockingJobRecords of an ensemble that does not answer while work lasts."""
+
+    def __init__(self) -> None:
+        self.answers = False
+        self.written: list[str] = []  # tries
+        self.removed: list[str] = []
+
+    def name(self, job_id: JobId) -> str:
+        return f"{job_id}.{len(self.written)}"
+
+    def write(self, record: str) -> None:
+        self.written.append(record)
+        threading.Event().wait(0.05)
+        raise TimeoutError("no answer")
+
+    def remove(self, record: str) -> None:
+        if not self.answers:
+            raise TimeoutError("no answer")
+        self.removed.append(record)
+
+    def lost_leaders(self, job_ids: Collection[JobId]) -> dict[JobId, int]:
+        raise TimeoutError("no answer")
+
+
+def test_records_that_cannot_be_written_do_not_delay_the_end_of_the_process(tmp_path: Path) -> None:
+    """Each try is of one record: it may be there although it was not answered, and the leader is lost once."""
+    records = SilentRecords()
+
+    def block(over: threading.Event) -> None:
+        end_s = time.monotonic() + 60
+        while not over.is_set() and time.monotonic() < end_s:
+            pass
+        records.answers = True
+
+    started_s = time.monotonic()
+
+    def limit_s() -> float:
+        return 0.3 if records.written else math.inf  # after a first try, however slow the machine is
+
+    reasons, _ = ended_by(tmp_path, block, records, 0.1, limit_s)
+
+    assert len(reasons) == 1
+    assert time.monotonic() - started_s < 20
+    assert len(records.written) > 1
+    assert len({*records.written}) == 1
+    assert records.removed == [records.written[0]]
 
 
 def test_a_loop_that_waits_for_the_machine_ends_its_process_and_blames_no_job(tmp_path: Path) -> None:

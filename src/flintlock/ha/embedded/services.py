@@ -51,6 +51,7 @@ class EmbeddedHaServices:
         self.election: Final = election
         self.leader: Final = leader
         self.blobs: Final = None
+        self.blocking_jobs: Final = None
 
     def stores(self, token: FencingToken) -> SqliteStores:
         """Return the stores bound to a term."""

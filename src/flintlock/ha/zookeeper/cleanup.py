@@ -37,6 +37,7 @@ class Cleaner(TermStore):
             paths.blobs,
         ):
             await self._remove(records)
+        await self._delete([f"{paths.blocking_jobs}/{name}" for name in await self._link.children(paths.blocking_jobs)])
         await self._delete([paths.retention_clock, paths.access_tokens, paths.disposals])
         await self._files.sweep(Epoch(self._token.epoch + 1), set(), set())
 

@@ -184,6 +184,36 @@ class ZooKeeperLink:
         if self._client is not None and self._client.connected:
             self._transaction(ops).commit_async()
 
+    def create_in_thread(self, path: str, limit_s: float) -> None:
+        """Create a znode, unless it exists, from a thread that is not the loop's. Raises OSError, also after `limit_s`.
+
+        After that it is unknown whether it exists, or will.
+        """
+        self._wait_in_thread(lambda client: client.create_async(path), limit_s, RefusalReason.NODE_EXISTS, None)
+
+    def delete_in_thread(self, path: str, limit_s: float) -> None:
+        """Remove a znode, if it exists, from such a thread. Raises OSError."""
+        self._wait_in_thread(lambda client: client.delete_async(path), limit_s, RefusalReason.NO_NODE, None)
+
+    def children_in_thread(self, path: str, limit_s: float) -> list[str]:
+        """Return the names below a znode, none if it does not exist, in such a thread. Raises OSError."""
+        return self._wait_in_thread(
+            lambda client: client.get_children_async(path), limit_s, RefusalReason.NO_NODE, list[str]()
+        )
+
+    def _wait_in_thread(self, begin: Callable[[Any], Any], limit_s: float, harmless: RefusalReason, else_: Any) -> Any:
+        client = self._client
+        if client is None or not client.connected:
+            raise OSError("ZooKeeper is out of reach")
+        try:
+            return begin(client).get(timeout=limit_s)
+        except client.handler.timeout_exception:
+            raise TimeoutError(f"ZooKeeper has not answered for {limit_s:g} s") from None
+        except KazooException as error:
+            if getattr(error, "code", 0) == harmless.value:
+                return else_
+            raise OSError(translated(error).public) from error
+
     def _transaction(self, ops: Sequence[Op]) -> Any:
         transaction = self._client.transaction()
         for op in ops:

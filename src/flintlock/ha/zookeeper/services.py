@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from flintlock.ha.zookeeper import tree
+from flintlock.ha.zookeeper.blocking_jobs import ZooKeeperBlockingJobs
 from flintlock.ha.zookeeper.cleanup import Cleaner
 from flintlock.ha.zookeeper.election import LatchElection
 from flintlock.ha.zookeeper.leader import ZooKeeperLeaderRegister, ZooKeeperLeaderRetrieval
@@ -37,6 +38,7 @@ class ZooKeeperHaServices:
         self.election: Final = election
         self.leader: Final = ZooKeeperLeaderRegister(storage.link, storage.paths, storage.writer)
         self.blobs: Final = ZooKeeperBlobCopies(storage, lambda: election.leading)
+        self.blocking_jobs: Final = ZooKeeperBlockingJobs(storage.link, storage.paths.blocking_jobs)
 
     @property
     def leader_timeout_s(self) -> float:
@@ -97,6 +99,7 @@ async def zookeeper_ha(
         await link.open()
         paths = tree.Tree(root, cluster_id)
         await link.ensure(paths.latches)
+        await link.ensure(paths.blocking_jobs)
         await link.close_znodes(paths.base)
         initial = tree.EpochRecord(epoch=Epoch(0), session="")
         await link.transact([Create(paths.epoch, tree.EPOCH.encode(initial))])  # refused if it exists

@@ -18,6 +18,7 @@
     ends/xx/<job>.<ms>.<kind>       empty: when a job's retention began; retention reads names only
     retention-clock                 RetentionReading
     access-tokens                   AccessTokens
+    blocking-jobs/<job>.<uuid>      empty: a leader works on the job for too long, or was lost by it
 
 xx is the first two hex digits: ZooKeeper returns lists of up to some 25,000 names. Pointers carry format version
 and checksum as payloads do.
@@ -148,6 +149,7 @@ class Tree:
         self.ends: Final = f"{self.base}/ends"
         self.retention_clock: Final = f"{self.base}/retention-clock"
         self.access_tokens: Final = f"{self.base}/access-tokens"
+        self.blocking_jobs: Final = f"{self.base}/blocking-jobs"
         self.disposals: Final = f"{self.base}/savepoint-disposals"
 
     def graph(self, job_id: JobId) -> str:

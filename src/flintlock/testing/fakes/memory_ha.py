@@ -490,6 +490,7 @@ class MemoryHaServices:
         self.leader_timeout_s: Final = 0.0  # a leader that ends is noticed at once
         self.standstill_limit_s: Final = None
         self.blobs: Final = None
+        self.blocking_jobs: Final = None
 
     def stores(self, token: FencingToken) -> MemoryStores:
         """Return the stores bound to a term."""

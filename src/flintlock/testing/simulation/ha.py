@@ -90,6 +90,7 @@ class SimulatedHa:
         self.standstill_limit_s: Final = self.leader_timeout_s
         self.link: Final = link
         self.blobs: Final = None
+        self.blocking_jobs: Final = None
 
     def stores(self, token: FencingToken) -> MemoryStores:
         """Return the stores bound to a term."""
