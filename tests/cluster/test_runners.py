@@ -1142,6 +1142,9 @@ class Nowhere:
     async def list_files(self, path: str, *, with_sizes: bool = False, durable: bool = False) -> Any:
         raise Unavailable("gone")
 
+    async def make_durable(self, path: str) -> None:
+        raise Unavailable("gone")
+
     async def repartition_state(self, checkpoint: str, partitions: int, config: dict[str, str]) -> None:
         raise Unavailable("gone")
 

@@ -254,7 +254,8 @@ ANALYZE_FIRST: Final = Option(
 SYNC_FILES: Final = Option(
     key="execution.sync-files", parse=boolean, kind=_YES_NO, default=True,
     description="Make files that Spark wrote on a local file system (`file:`) durable, with their directories, before"
-    " they are recorded as materialised or published. Without it, a loss of power can empty files of finished jobs.",
+    " they are recorded as materialised or published, and those of streaming queries before their job is FINISHED."
+    " Without it, a loss of power can empty files of finished jobs.",
 )  # fmt: skip
 PUBLICATION_TIMEOUT: Final = Option(
     key="execution.publication.retry-timeout", parse=positive_duration_s, kind=_DURATION, default=600.0,

@@ -38,6 +38,19 @@ def test_a_tree_is_synchronised_with_its_directories_and_their_parents(tmp_path:
     assert sorted(synced) == sorted({*files, root, *(file.parent for file in files), *root.parents})
 
 
+def test_tree_of_many_files_is_synchronised_part_by_part_and_as_a_whole(tmp_path: Path, synced: list[Path]) -> None:
+    root = tmp_path / "out"
+    root.mkdir()
+    files = {root / f"part-{number}" for number in range(5000)}
+    for file in files:
+        file.touch()
+
+    LocalFiles().sync_tree(root)
+
+    assert {*files, root} <= set(synced)
+    assert len(synced) == len({*files, root, *root.parents})
+
+
 def test_a_parent_is_synchronised_again_only_when_something_was_made_in_it(tmp_path: Path, synced: list[Path]) -> None:
     local, made = LocalFiles(), tmp_path / "parent" / "made"
     made.mkdir(parents=True)

@@ -54,6 +54,11 @@ class ListedPaths:
         self.after()
         return listing
 
+    async def make_durable(self, path: str) -> None:
+        self.durable.append(path)
+        if self.error is not None:
+            raise self.error
+
     async def find_unshared(self, targets: tuple[str, ...], sources: tuple[str, ...]) -> UnsharedPath | None:
         if self.error is not None:
             raise self.error
@@ -288,3 +293,36 @@ async def test_a_query_whose_checkpoint_executors_see_elsewhere_is_refused_for_g
     assert found == Failure(
         kind=FailureKind.CONFIGURATION, message="/checkpoints/job!", exception="PathNotShared", step=StepName("sink-0")
     )
+
+
+def querying(target: str) -> DeployTask:
+    """A task with one query, from its task's graph of sinks."""
+    task = writing(target, "/other")
+    queries = [structs.replace(vertex, query=StreamQuery(uid=f"u{n}")) for n, vertex in enumerate(task.graph.vertices)]
+    region = Region(id=RegionId(1), steps=(queries[0].name,), outputs=(queries[0].name,))
+    graph = structs.replace(task.graph, vertices=tuple(queries))
+    return structs.replace(task, graph=graph, region=region, checkpoint_dir="/checkpoints/job/")
+
+
+@virtual_time
+async def test_what_a_query_has_written_is_durable_before_its_task_has_finished() -> None:
+    """Spark synchronises neither its checkpoint nor the files and the log of its sink."""
+    engine, task = ListedPaths(), querying("/out")
+    async with asyncio.TaskGroup() as tasks:
+        outcome = await completed(TaskFiles(task, engine, tasks))
+
+    assert isinstance(outcome, TaskFinished)
+    assert engine.durable == ["/out", "/checkpoints/job/u0"]
+
+
+@virtual_time
+async def test_query_whose_files_cannot_be_made_durable_has_not_finished() -> None:
+    for error, kind in ((JobFailed("disk error"), FailureKind.SPARK_TASK), (Unavailable("x"), FailureKind.ENGINE_LOST)):
+        engine = ListedPaths()
+        engine.error = error
+        async with asyncio.TaskGroup() as tasks:
+            outcome = await completed(TaskFiles(querying("/out"), engine, tasks))
+
+        assert isinstance(outcome, TaskFailed)
+        assert outcome.failure.kind is kind
+        assert "what the query has written could not be made durable" in outcome.failure.message

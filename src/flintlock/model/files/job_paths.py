@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import JobGraph
-from flintlock.model.operations import Sink, Source
+from flintlock.model.operations import Guarantee, Sink, Source
+from flintlock.model.regions import region_outputs
+from flintlock.model.tasks import DeployTask
 
 
 def targets_of(graph: JobGraph, checkpoint_dir: str = "") -> dict[str, StepName]:
@@ -19,6 +21,17 @@ def targets_of(graph: JobGraph, checkpoint_dir: str = "") -> dict[str, StepName]
         if isinstance(vertex.operation, Sink) and vertex.operation.path is not None:
             targets[vertex.operation.path] = vertex.name
     return targets
+
+
+def unstaged_files(task: DeployTask) -> tuple[str, ...]:
+    """Return the directories that Spark writes by itself for a task's queries: checkpoints, and sinks with a log."""
+    found: list[str] = []
+    for vertex in region_outputs(task.graph, task.region):
+        if vertex.query is None:
+            continue
+        target = vertex.operation.target if vertex.guarantee is Guarantee.SINK_LOG else None
+        found += [*filter(None, [target]), f"{task.checkpoint_dir.rstrip('/')}/{vertex.uid}"]
+    return tuple(found)
 
 
 def sources_of(graph: JobGraph) -> dict[str, StepName]:

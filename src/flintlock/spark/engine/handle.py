@@ -28,6 +28,7 @@ from flintlock.spark.engine.messages import (
     FilesListed,
     FindUnshared,
     ListFiles,
+    MakeDurable,
     Measured,
     MeasureSession,
     Publish,
@@ -143,6 +144,10 @@ class SparkEngine:
             lambda call: ListFiles(call=call, path=path, with_sizes=with_sizes, durable=durable), FilesListed
         )
         return reply.listing
+
+    async def make_durable(self, path: str) -> None:
+        """Make all local files below a path durable. Idempotent. Raises JobFailed if the file system refuses."""
+        await self._link.ask(lambda call: MakeDurable(call=call, path=path), Done)
 
     async def find_unshared(self, targets: tuple[str, ...], sources: tuple[str, ...]) -> UnsharedPath | None:
         """Return a path that executors on other machines do not see as this one does; None if there is none.

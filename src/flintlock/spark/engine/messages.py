@@ -75,6 +75,13 @@ class ListFiles(Struct, frozen=True, kw_only=True, tag="list-files"):
     durable: bool = False
 
 
+class MakeDurable(Struct, frozen=True, kw_only=True, tag="make-durable"):
+    """Make all files below a path durable, if they are local and that is not switched off."""
+
+    call: int
+    path: str
+
+
 class FindUnshared(Struct, frozen=True, kw_only=True, tag="find-unshared"):
     """Find a path that executors on other machines do not see as this one does."""
 
@@ -220,7 +227,15 @@ class Failed(Struct, frozen=True, kw_only=True, tag="failed"):
 
 
 EngineCommand: TypeAlias = (
-    ReleaseSessions | ListFiles | FindUnshared | Publish | RemoveTree | MeasureSession | RepartitionState | ReadUi
+    ReleaseSessions
+    | ListFiles
+    | MakeDurable
+    | FindUnshared
+    | Publish
+    | RemoveTree
+    | MeasureSession
+    | RepartitionState
+    | ReadUi
 )
 ToEngine: TypeAlias = StartEngine | EngineCommand | StopPublication | Stop
 EngineReply: TypeAlias = Released | FilesListed | Unshared | Published | Measured | UiRead | Done | Failed

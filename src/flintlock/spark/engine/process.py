@@ -73,6 +73,7 @@ from flintlock.spark.engine.messages import (
     FilesListed,
     FindUnshared,
     ListFiles,
+    MakeDurable,
     Measured,
     MeasureSession,
     Publish,
@@ -373,6 +374,9 @@ class EngineProcess:
             case ListFiles(call=call, path=path, with_sizes=with_sizes, durable=durable):
                 listing = files.list_files(path, with_sizes=with_sizes, durable=durable)
                 return FilesListed(call=call, listing=listing)
+            case MakeDurable(call=call, path=path):
+                files.make_durable(path)
+                return Done(call=call)
             case FindUnshared(call=call, targets=targets, sources=sources):
                 path = self._find_unshared(targets, sources)
                 reason = path_not_shared(self._conf["spark.master"], path) if path else ""

@@ -48,6 +48,13 @@ class FileLister(Protocol):
         """
         ...
 
+    async def make_durable(self, path: str) -> None:
+        """Return when all local files below a path are durable, unless the cluster does not require it.
+
+        May raise a FlintlockError.
+        """
+        ...
+
     async def find_unshared(self, targets: tuple[str, ...], sources: tuple[str, ...]) -> UnsharedPath | None:
         """Return a path that executors on other machines do not see as this one does. May raise a FlintlockError."""
         ...

@@ -1,8 +1,9 @@
 """The files that one task reads and writes, listed through the engine: a runner has no access to Hadoop's file systems.
 
-What a task writes is made durable and listed as soon as it is written, while the runner continues; whether a target has
-data already is checked while the runner still analyses. An output that Spark has written, but that is not there, fails
-the attempt: executors that write into a file system of their own look the same as success otherwise.
+What a task writes is made durable and listed as soon as it is written, while the runner continues; what a query writes
+is made durable when the query has ended. Whether a target has data already is checked while the runner still analyses.
+An output that Spark has written, but that is not there, fails the attempt: executors that write into a file system of
+their own look the same as success otherwise.
 
 The blocking results that a task reads are compared with their manifests before the runner gets the task, and again
 after its work: Spark lists the files in between. A result that differs is a missing input.
@@ -17,7 +18,7 @@ from typing import Final, TypeAlias
 from msgspec import structs
 
 from flintlock.model.errors import FlintlockError, Unavailable
-from flintlock.model.files.job_paths import sources_of, targets_of
+from flintlock.model.files.job_paths import sources_of, targets_of, unstaged_files
 from flintlock.model.files.manifests import Manifest, difference, manifest_of
 from flintlock.model.files.staging import staged_sinks
 from flintlock.model.ids import StepName
@@ -123,11 +124,14 @@ class TaskFiles:
         `counting` returns what Spark counted for each output, as far as it did; the inputs are compared meanwhile.
         """
         try:
-            counted, changed = await asyncio.gather(counting, self.changed_inputs())
+            counted, changed, undurable = await asyncio.gather(
+                counting, self.changed_inputs(), self._make_unstaged_durable()
+            )
         except FlintlockError as error:
             return TaskFailed(failure=_engine_failure("what was written could not be counted", error))
-        if changed is not None:
-            return TaskFailed(failure=changed)
+        problem = changed or undurable
+        if problem is not None:
+            return TaskFailed(failure=problem)
         outputs = {output.step: _with_counts(output, counted.get(output.step)) for output in finished.outputs}
         sinks: list[SinkFiles] = []
         manifests: dict[StepName, Manifest] = {}
@@ -150,6 +154,17 @@ class TaskFiles:
             if changed is not None:
                 return TaskFailed(failure=changed)
         return structs.replace(finished, outputs=tuple(outputs.values()), sinks=tuple(sinks), manifests=manifests)
+
+    async def _make_unstaged_durable(self) -> Failure | None:
+        """Make durable what a query has written beside all staging. Return the failure if that is not possible."""
+        try:
+            for path in unstaged_files(self._task):
+                if self._engine is None:
+                    raise Unavailable("there is no engine to make files durable with")
+                await self._engine.make_durable(path)
+        except FlintlockError as error:
+            return _engine_failure("what the query has written could not be made durable", error)
+        return None
 
     async def _changed(self, paths: Mapping[StepName, str], manifests: Mapping[StepName, Manifest]) -> Failure | None:
         """Return the failure of a task if one of these results is not as it was written; None if all are."""

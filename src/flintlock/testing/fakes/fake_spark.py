@@ -327,6 +327,9 @@ class FakeEngine:
             sizes=tuple(len(files.content[name]) for name in found) if with_sizes else (),
         )
 
+    async def make_durable(self, path: str) -> None:
+        """Do nothing: all files are durable."""
+
     async def find_unshared(self, targets: tuple[str, ...], sources: tuple[str, ...]) -> UnsharedPath | None:
         """Return None: all machines share all files."""
         return None

@@ -117,6 +117,15 @@ class HadoopFiles:
 
         return with_path(path, "list", act)
 
+    def make_durable(self, path: str) -> None:
+        """Make all files below a path durable, with the directories that lead to them, if they are local.
+
+        Raises:
+            FileFailure: A file system refuses.
+        """
+        if self._local is not None:
+            self._sync_tree(self._local, path)
+
     def sync(self, directories: Iterable[str], files: Iterable[str] = ()) -> None:
         """Make the names in directories and the content of files durable where they are local.
 

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
 _THREADS: Final = 32
+_AT_ONCE: Final = 4096  # files that wait for a thread
 
 #: The kernel's clock for modification times has ticks: within so long, two changes may have the same time.
 _TICK_NS: Final = 100_000_000
@@ -36,26 +38,25 @@ class LocalFiles:
 
         Files that others remove meanwhile are left out.
         """
-        files: list[str] = []
-        directories: list[str] = []
-        for directory, _, names in os.walk(root):
-            directories.append(directory)
-            files += [os.path.join(directory, name) for name in names]  # noqa: PTH118 - Path takes ten times as long
-        self._sync(files, directories)
+        if not os.path.isdir(root):  # noqa: PTH112 - Path raises where its parent may not be read
+            return
+        within = ((_sync_one, path) for path in _below(root))
+        self._run(chain(within, ((self._sync_parent, str(path)) for path in root.parents)))
 
     def sync(self, directories: Iterable[Path], files: Iterable[Path] = ()) -> None:
         """Make the names in directories, those of the directories, and the content of files durable. Raises OSError."""
-        self._sync([str(path) for path in files], [str(path) for path in directories])
-
-    def _sync(self, files: list[str], directories: list[str]) -> None:
         own = dict.fromkeys(directories)
-        parents = dict.fromkeys(str(parent) for path in own for parent in Path(path).parents if str(parent) not in own)
-        work = [*((_sync_one, path) for path in (*files, *own)), *((self._sync_parent, path) for path in parents)]
-        if not work:
-            return
-        with ThreadPoolExecutor(min(_THREADS, len(work)), thread_name_prefix="sync") as pool:
-            for done in [pool.submit(act, path) for act, path in work]:
-                done.result()
+        parents = dict.fromkeys(parent for path in own for parent in path.parents if parent not in own)
+        within = ((_sync_one, str(path)) for path in chain(files, own))
+        self._run(chain(within, ((self._sync_parent, str(path)) for path in parents)))
+
+    def _run(self, work: Iterable[tuple[Callable[[str], None], str]]) -> None:
+        """Do it in threads, a part at a time: the sink of a query that has run for months may have a million files."""
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="sync") as pool:
+            remaining = iter(work)
+            while part := [pool.submit(act, path) for act, path in islice(remaining, _AT_ONCE)]:
+                for done in part:
+                    done.result()
 
     def _sync_parent(self, path: str) -> None:
         """Synchronise a parent, unless nothing has changed in it. One that may not be read was not made by us."""
@@ -68,6 +69,14 @@ class LocalFiles:
                 if len(self._synced) >= _REMEMBERED:
                     self._synced.clear()
                 self._synced[path] = changed_ns
+
+
+def _below(root: Path) -> Iterator[str]:
+    """Yield a directory, and all files and directories below it."""
+    for directory, _, names in os.walk(root):
+        yield directory
+        for name in names:
+            yield os.path.join(directory, name)  # noqa: PTH118 - Path takes ten times as long
 
 
 def _sync_one(path: str) -> None:
