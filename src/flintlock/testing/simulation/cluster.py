@@ -25,6 +25,7 @@ from typing import Final, cast
 from msgspec import structs
 
 from flintlock.config.configuration import Configuration
+from flintlock.dispatcher.leadership.current_dispatcher import CurrentDispatcher
 from flintlock.entrypoints.components import SESSION, DeploymentMode, JobManagerComponents, JobManagerParts
 from flintlock.entrypoints.term import CurrentResourceManager
 from flintlock.gateways.dispatcher import DispatcherGateway
@@ -45,7 +46,7 @@ from flintlock.taskmanager.services import TaskManagerServices
 from flintlock.taskmanager.token_guard import TokenGuard
 from flintlock.testing.fakes.fake_spark import FakeEngineLauncher, FakeSpark
 from flintlock.testing.fakes.fake_zookeeper import ENSEMBLE
-from flintlock.testing.simulation.blocked_loops import block_loop
+from flintlock.testing.simulation.blocked_loops import BlockingJob, block_loop
 from flintlock.testing.simulation.checks.leader_checks import LeaderChecks
 from flintlock.testing.simulation.checks.record_checks import UnexplainedAttempts
 from flintlock.testing.simulation.checks.slot_checks import slot_problems
@@ -192,6 +193,8 @@ class SimulatedCluster:
         self._running: dict[str, TaskManager] = {}  # the latest one of each process
         self._incarnations: dict[str, InstanceId] = {}  # its latest one
         self._declared_dead_s: dict[FencingToken, float] = {}  # when each leader was declared dead
+        self.blocking_job: Final = BlockingJob(self)
+        self._dispatchers: dict[str, CurrentDispatcher] = {}  # of the latest process of each JobManager
         self._resource_managers: dict[str, CurrentResourceManager] = {}  # of the latest process of each JobManager
 
     def _make_fleet(self) -> AnyFleet:
@@ -238,6 +241,15 @@ class SimulatedCluster:
         """Return which JobManager was the latest to lead."""
         return self.durable.token.session.rpartition("/")[0] or self.job_managers[0]
 
+    def leads(self, name: str) -> FencingToken | None:
+        """Return the token under which a JobManager leads, with all jobs recovered; None if it does not."""
+        process, dispatcher = self.network.at(name), self._dispatchers.get(name)
+        return dispatcher.leading if process and process.alive and not process.frozen and dispatcher else None
+
+    def live_jobs(self) -> list[JobId]:
+        """Return the jobs whose graphs are stored, and intact."""
+        return [job_id for job_id in self.durable.records.graphs if job_id not in self.intact_graphs]
+
     async def run(self) -> None:
         """Keep all processes running: one that dies is started again, as a service manager would."""
         self.durable.on_term = self._on_term
@@ -256,6 +268,9 @@ class SimulatedCluster:
             if self.fleet is not None:
                 self.fleet.begin(tasks)
             self._injector.begin(tasks)
+            if self.faults.blocking_times:
+                blocking = self.blocking_job.run(self.faults.blocking_times, self.faults.until_s)
+                tasks.create_task(blocking, name="blocking-job")
             tasks.create_task(self._check_slots(), name="check-slots")
             tasks.create_task(self.leaders.run(), name="check-leaders")
             tasks.create_task(self._end_faults(), name="end-faults")
@@ -268,13 +283,17 @@ class SimulatedCluster:
             self.crashes += 1
             process.crash()
 
-    async def block_loop(self, name: str, length_s: float) -> None:
+    async def block_loop(self, name: str, length_s: float, on_end: Callable[[], None] = lambda: None) -> None:
         """Let the event loop of a JobManager stand still, but not its threads. Does nothing if it is dead or frozen."""
         process = self.network.at(name)
         if process is None or not process.alive or process.frozen or name not in self._ha:
             return
         self.record(f"the loop of {name} stands still for {length_s:.1f} s")
-        end = partial(self.crash, name, "its loop has stood still")
+
+        def end() -> None:
+            on_end()
+            self.crash(name, "its loop has stood still")
+
         await block_loop(process, self._ha[name], length_s, end)
 
     def declare_leader_dead(self) -> None:
@@ -380,9 +399,11 @@ class SimulatedCluster:
                 term_transport=term_transport,
                 watches_leader=self.faults.deaths_noticed,
                 mode=SESSION if self._mode is None else self._mode(),
+                lost_leaders=self.blocking_job.lost_leaders,
             )
         )
         self._resource_managers[process.name] = components.resource_manager
+        self._dispatchers[process.name] = components.dispatcher
 
         def on_call(_: FencingToken | None) -> None:
             token = components.dispatcher.acting()

@@ -40,6 +40,7 @@ class Faults(Struct, frozen=True, kw_only=True):
     crash_after_change: float = 0.0  # probability that it dies once a change of a job is stored
     job_manager_freezes: int = 0
     blocked_loops: int = 0  # of JobManagers: their sessions live on, and many never go on
+    blocking_times: int = 0  # leaders that one job blocks, as long as it is live
     brief_freezes: int = 0  # of the leader, for less than a session
     unheard_successors: float = 0.0  # probability that a TaskManager hears nothing of a new leader
     false_deaths: int = 0  # leaders that are declared dead while they may be alive
@@ -99,6 +100,7 @@ class Faults(Struct, frozen=True, kw_only=True):
             or self.job_manager_crashes
             or self.job_manager_freezes
             or self.blocked_loops
+            or self.blocking_times
             or self.brief_freezes
             or self.false_deaths
             or self.member_cuts
@@ -121,6 +123,7 @@ class Faults(Struct, frozen=True, kw_only=True):
             self.freeze_at_step
             or self.job_manager_freezes
             or self.blocked_loops
+            or self.blocking_times
             or self.brief_freezes
             or self.false_deaths
             or self.member_cuts

@@ -51,6 +51,8 @@ _FULL_DISKS: Final = (0, 0, 0, 1, 3)
 _DAMAGED_GRAPHS: Final = (0,) * 8 + (1, 3)
 #: How many event loops are blocked in a run with several leaders.
 _BLOCKED_LOOPS: Final = (0,) * 6 + (1, 3)
+#: How many leaders one job blocks in a run in which graphs are damaged.
+_BLOCKING_TIMES: Final = (0, 0, 3, 4)
 #: How long ended jobs are retained in a run; most runs are over before anything is removed.
 _RETENTIONS_S: Final = (None,) * 15 + (600.0,)
 #: In how many runs the leader starts TaskManagers as it needs them, and in how many of these they are containers.
@@ -85,6 +87,8 @@ def check_seed(seed: int) -> list[str]:
             damaged_graphs=Random(f"damage-{seed}").choice(_DAMAGED_GRAPHS),
             blocked_loops=Random(f"loops-{seed}").choice(_BLOCKED_LOOPS),
         )
+        if faults.damaged_graphs:  # there is an operator who looks after the quarantine
+            faults = structs.replace(faults, blocking_times=Random(f"blocking-{seed}").choice(_BLOCKING_TIMES))
     situation = draw_situation(seed)
     if situation is not None:
         faults = situation[1].faults
@@ -124,6 +128,7 @@ class _Run:
             workers=workers,
             retention_s=retention_s,
         )
+        self.cluster.blocking_job.random = Random(f"blocking-job-{seed}")
         self._jobs = [draw_job(random, number, joins=faults.joins) for number in range(jobs)]
         if self._varying.random() < VARIED_RUNS:
             for job in self._jobs:
@@ -157,6 +162,7 @@ class _Run:
             self._varying,
             self.cluster.durable.records,
             self.cluster.intact_graphs,
+            self.cluster.blocking_job.last_lost,
             self._jobs,
             gateway=self._clients.gateway,
             try_another=self._clients.try_another,
@@ -433,7 +439,8 @@ class _Run:
             cancelled |= {job.acknowledged for job in self._jobs if job.graph.job_type is JobType.STREAMING}
         rescaled = {key for key, user in self._clients.streaming.items() if user.rescaled}
         cancelled |= {job.acknowledged for job in self._jobs if job.key in rescaled}
-        undisturbed = {job.acknowledged for job in self._jobs} - cancelled - {*self.cluster.intact_graphs}
+        quarantined = {*self.cluster.intact_graphs, *self.cluster.blocking_job.last_lost}
+        undisturbed = {job.acknowledged for job in self._jobs} - cancelled - quarantined
         starts = self.cluster.spark.starts.items()
         return [
             f"task {task} was not adopted, but started again"
@@ -447,7 +454,7 @@ class _Run:
         A leader whose loop has stood still may end its own term.
         """
         faults, terms = self.cluster.faults, self.cluster.durable.token.epoch
-        if not faults.closed_ports or terms <= 1 + self.cluster.crashes + faults.blocked_loops:
+        if not faults.closed_ports or terms <= 1 + self.cluster.crashes + faults.blocked_loops + faults.blocking_times:
             return []
         return [f"{terms} terms have begun, but only {self.cluster.crashes} processes have died"]
 

@@ -7,7 +7,7 @@ it is put back, and then runs to an end like any other, or dropped, and then cle
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from random import Random
 from typing import Final
 
@@ -30,6 +30,7 @@ class QuarantineOperator:
         random: Random,
         records: MemoryCluster,
         intact: dict[JobId, bytes],
+        blocking: Container[JobId],
         jobs: list[ObservedJob],
         *,
         gateway: Callable[[], DispatcherGateway],
@@ -40,6 +41,7 @@ class QuarantineOperator:
         self._random: Final = random
         self._records: Final = records
         self._intact: Final = intact  # the graphs that were damaged, as they were before
+        self._blocking: Final = blocking  # jobs that have cost two leaders
         self._jobs: Final = jobs
         self._gateway: Final = gateway
         self._try_another: Final = try_another
@@ -56,7 +58,7 @@ class QuarantineOperator:
                 self._try_another()
 
     async def _handle(self, job: QuarantinedJob) -> None:
-        if job.job_id not in self._intact:
+        if job.job_id not in self._intact and job.job_id not in self._blocking:
             self.violations.append(f"job {job.job_id} is quarantined, though its graph was intact: {job.reason}")
             return
         await self._check_is_failed(job)
@@ -101,7 +103,7 @@ class QuarantineOperator:
         if observed is not None:  # from now on clients may see it run
             observed.restored = True
             observed.cancelled_ids.discard(job_id)
-        if job_id in self._records.quarantined:
+        if job_id in self._records.quarantined and job_id in self._intact:
             reason, _ = self._records.quarantined[job_id]
             self._records.quarantined[job_id] = (reason, self._intact[job_id])
         while True:
