@@ -175,6 +175,9 @@ class ResourceManager:
     async def overview(self) -> ResourceOverview:
         """Return TaskManagers and the queue."""
         self._require_term()
+        for _ in self._core.slots.waiting.describe_some(_now_s(), self._clock_ms()):
+            await asyncio.sleep(0)
+        self._require_term()
         return structs.replace(self._core.overview(_now_s(), self._clock_ms()), starting=self._starting())
 
     async def read_log(self, message: LogQuery) -> LogChunk:
