@@ -120,14 +120,13 @@ class Workers:
     # Events
 
     def take_over(self, workers: Iterable[TaskManagerId], now_s: float) -> None:
-        """These workers of an earlier leader run: they are expected to register, unless they have done so already."""
-        known = self._serving.keys() | self._releasing
-        self._starting.update({worker: now_s for worker in workers if worker not in known})
+        """These workers of an earlier leader run: they are expected to register."""
+        self._expect(workers, now_s)
 
     def started(self, worker: TaskManagerId, now_s: float) -> None:
         """The driver has started a worker."""
         self._ordered -= 1
-        self._starting[worker] = now_s
+        self._expect((worker,), now_s)
 
     def withdrawn(self) -> None:
         """The driver has withdrawn a start."""
@@ -166,6 +165,11 @@ class Workers:
         self._releasing.discard(worker)
 
     # Inside
+
+    def _expect(self, workers: Iterable[TaskManagerId], now_s: float) -> None:
+        """Expect workers to register, unless they have done so already: what is known of their start may be late."""
+        known = self._serving.keys() | self._releasing
+        self._starting.update({worker: now_s for worker in workers if worker not in known})
 
     def _unneeded(self, missing: Missing) -> int:
         """Return how many starts that are not confirmed could be withdrawn without being ordered again."""

@@ -150,6 +150,16 @@ def test_one_that_never_registers_is_given_up_and_replaced() -> None:
     assert workers.decide(need(1), busy, 313.0) == [StartWorker()]
 
 
+def test_a_worker_that_registers_before_the_driver_confirms_its_start_stays() -> None:
+    """The node of a container may answer late, when the TaskManager in it serves already."""
+    workers = Workers(RULES)
+    assert workers.decide(need(1), busy, 0.0) == [StartWorker()]
+    workers.entered(ONE, 1.0, is_worker=True)
+    workers.started(ONE, 2.0)
+    assert workers.coming() == 0
+    assert workers.decide(need(0), busy, 2.0 + RULES.registration_s) == []
+
+
 def test_a_worker_whose_engine_died_registers_again_by_itself() -> None:
     workers = Workers(RULES)
     serving(workers, ONE)
