@@ -132,6 +132,94 @@ def test_a_program_finds_the_files_that_were_sent_with_it_beside_its_script(
     assert ran.stdout == "{'rate': 19} de,at\n"
 
 
+BESIDE = """
+import os, sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+import beside
+
+here = os.path.dirname(os.path.abspath(__file__))
+assert here == sys.path[0] == os.path.dirname(sys.argv[0]) == beside.HERE, (here, sys.path, sys.argv, beside.HERE)
+spark = SparkSession.builder.getOrCreate()
+spark.read.text(os.path.join(here, "conf.yaml")).write.mode("overwrite").parquet(os.path.join(here, "out"))
+Path(here, "done.txt").write_text(Path(here, "conf.yaml").read_text())
+print("rows", spark.read.parquet((Path(here) / "out").as_uri()).count())
+raise ValueError("after all")
+"""
+
+
+@pytest.mark.parametrize("engine", ["shared", "dedicated"])
+def test_a_program_reads_and_writes_beside_its_script(standing: Processes, tmp_path: Path, engine: str) -> None:
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    project.mkdir()
+    elsewhere.mkdir()
+    (project / "etl.py").write_text(BESIDE)
+    (project / "beside.py").write_text("import os\nHERE = os.path.dirname(os.path.abspath(__file__))\n")
+    (project / "conf.yaml").write_text("rate: 19\n")
+    ran = flintlock("run", "-m", standing.url, "--engine", engine, "../project/etl.py", cwd=elsewhere)
+
+    assert ran.returncode == 1
+    assert ran.stdout == "rows 1\n", ran.stdout + ran.stderr
+    assert "ValueError: after all" in ran.stderr
+    assert 'File "etl.py", line 13' in ran.stderr, ran.stderr
+    assert (project / "done.txt").read_text() == "rate: 19\n"
+    assert (project / "out" / "_SUCCESS").is_file()
+    assert not (project / "__pycache__").exists()
+    assert not [*elsewhere.iterdir()]
+
+
+def run_elsewhere(standing: Processes, tmp_path: Path, engine: str, body: str) -> tuple[int, str]:
+    """Run a script whose folder the cluster does not have."""
+    (tmp_path / "etl.py").write_text(
+        "import os\n"
+        "from pyspark.sql import SparkSession\n"
+        "here = os.path.dirname(os.path.abspath(__file__))\n"
+        "spark = SparkSession.builder.getOrCreate()\n"
+        f"{body}\n"
+        "print('the end')\n"
+    )
+    script = tmp_path / "gone" / "etl.py"
+    (tmp_path / "job.yaml").write_text(
+        f"name: elsewhere\nengine: {engine}\nsteps:\n  w: {{program: {{file: etl.py, path: {script}}}}}\n"
+    )
+    ran = flintlock("run", "-m", standing.url, "job.yaml", cwd=tmp_path)
+    return ran.returncode, ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("engine", ["shared", "dedicated"])
+@pytest.mark.parametrize(
+    ("body", "refused"),
+    [
+        ("open(os.path.join(here, 'out.txt'), 'w').write('lost')", "writes 'out.txt'"),
+        ("os.chdir(here)\nopen('out.txt', 'w').write('lost')", "writes 'out.txt'"),
+        ("spark.range(3).coalesce(1).write.format('noop').mode('append').save()\n"
+         "spark.range(3).write.parquet(os.path.join(here, 'out'))", "'out"),
+    ],
+)  # fmt: skip
+def test_what_a_program_would_write_beside_its_copy_is_refused(
+    standing: Processes, tmp_path: Path, engine: str, body: str, refused: str
+) -> None:
+    code, output = run_elsewhere(standing, tmp_path, engine, body)
+
+    assert code == 1, output
+    assert refused in output
+    assert "into the directory of its task, where it would be lost" in output
+    assert f"because '{tmp_path}/gone/etl.py', from which it was submitted, is not on this TaskManager's host" in output
+
+
+@pytest.mark.parametrize("engine", ["shared", "dedicated"])
+@pytest.mark.parametrize("reading", ["open(os.path.join(here, 'in.txt'))", "spark.read.text(here + '/in.txt').show()"])
+def test_a_file_that_is_not_beside_the_copy_of_a_program_is_reported_with_the_remedy(
+    standing: Processes, tmp_path: Path, engine: str, reading: str
+) -> None:
+    code, output = run_elsewhere(standing, tmp_path, engine, reading)
+
+    assert code == 1, output
+    assert "'in.txt' is not beside the script where that runs: a copy in the directory of its task" in output
+    assert "Send the files that it reads along (--files)" in output
+    assert 'File "etl.py", line 5' in output
+
+
 STATIC = """
 from pyspark.sql import SparkSession
 

@@ -9,6 +9,7 @@ import pytest
 
 from flintlock.client.authoring.files.artifact_files import (
     ArtifactFile,
+    absolute_place,
     described,
     jar_file,
     module_names,
@@ -83,3 +84,14 @@ def test_a_jar_is_sent_as_it_is_and_anything_else_is_refused_by_name(tmp_path: P
         with pytest.raises(Refused, match=expected) as caught:
             jar_file(path)
         assert str(path) in caught.value.public
+
+
+def test_the_place_of_a_file_has_no_dots_and_keeps_its_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "releases" / "one" / "jobs").mkdir(parents=True)
+    (tmp_path / "releases" / "one" / "jobs" / "a.py").touch()
+    (tmp_path / "releases" / "one" / "b.py").touch()
+    (tmp_path / "current").symlink_to(tmp_path / "releases" / "one" / "jobs")
+    monkeypatch.chdir(tmp_path / "releases")
+
+    assert absolute_place(Path("../current/a.py")) == f"{tmp_path}/current/a.py"
+    assert absolute_place(Path("../current/../b.py")) == f"{tmp_path}/releases/../current/../b.py"

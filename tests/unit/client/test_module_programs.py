@@ -45,7 +45,7 @@ def refusal(module: str) -> str:
     return caught.value.public
 
 
-def test_a_module_is_sent_with_its_package_and_the_modules_beside_it_that_it_imports() -> None:
+def test_a_module_is_sent_with_its_package_and_the_modules_beside_it_that_it_imports(shop: Path) -> None:
     package = read_target("shop.jobs.daily", ["--day", "1"], as_module=True).package()
 
     assert package.graph.name == "shop.jobs.daily"
@@ -55,7 +55,9 @@ def test_a_module_is_sent_with_its_package_and_the_modules_beside_it_that_it_imp
     with zipfile.ZipFile(BytesIO(archive)) as names:
         assert {"shop/jobs/daily.py", "shop/rates.json"} <= set(names.namelist())
     (vertex,) = package.graph.vertices
-    assert vertex.operation == Program(file="shop.zip", args=("--day", "1"), module="shop.jobs.daily")
+    assert vertex.operation == Program(
+        file="shop.zip", args=("--day", "1"), module="shop.jobs.daily", path=str(shop / "shop")
+    )
     assert vertex.operation.describe() == "program: shop.jobs.daily --day 1"
 
 

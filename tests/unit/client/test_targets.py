@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import ast
 import io
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
+from flintlock.client.authoring.files.sibling_modules import added_folders
 from flintlock.client.authoring.package import Overrides
 from flintlock.client.authoring.targets import read_target
 from flintlock.model.errors import Invalid, Refused
@@ -91,7 +94,9 @@ def test_a_program_becomes_a_job_of_one_step() -> None:
     assert package.graph.engine is EngineKind.DEDICATED
     (vertex,) = package.graph.vertices
     assert vertex.name == "program_2_plain_script"
-    assert vertex.operation == Program(file="2 plain-script.py", args=("--day", "x"))
+    assert vertex.operation == Program(
+        file="2 plain-script.py", args=("--day", "x"), path=str(Path.cwd() / "2 plain-script.py")
+    )
     with pytest.raises(Invalid, match="has no parameter 'x'; it has none"):
         read_target("2 plain-script.py").package(Overrides(params={"x": "1"}))
 
@@ -193,6 +198,57 @@ def test_modules_beside_a_program_that_it_imports_travel_with_it(folder: Path) -
     assert sorted(package.files) == ["first.py", "package.zip", "script.py", "second.py"]
     named = read_target("script.py").package(Overrides(py_files=(Path("first.py"),)))
     assert sorted(named.files) == sorted(package.files)
+
+
+def test_folders_without_an_init_file_and_those_that_a_script_adds_travel_with_it(folder: Path) -> None:
+    files = {
+        "jobs/script.py": (
+            "import os, sys\nfrom pathlib import Path\n"
+            "HERE = os.path.dirname(os.path.abspath(__file__))\n"
+            "sys.path.insert(0, os.path.join(HERE, 'lib'))\n"
+            "sys.path.append(str(Path(__file__).resolve().parents[1] / 'shared'))\n"
+            "from utils.deep.helpers import x\nimport common, tables, json, empty\n"
+        ),
+        "jobs/utils/deep/helpers.py": "import numpy",
+        "jobs/lib/common.py": "import other",
+        "jobs/lib/other.py": "",
+        "jobs/json/old.py": "",  # Python prefers its own module
+        "jobs/empty/data.csv": "",
+        "shared/tables/__init__.py": "",
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+    package = read_target("jobs/script.py").package()
+
+    assert sorted(package.files) == ["common.py", "other.py", "script.py", "tables.zip", "utils.zip"]
+    archive = package.files["utils.zip"]
+    assert isinstance(archive, bytes)
+    with zipfile.ZipFile(io.BytesIO(archive)) as members:
+        assert "utils/deep/helpers.py" in members.namelist()
+
+
+@pytest.mark.parametrize(
+    ("expression", "folder_name"),
+    [
+        ("dirname(__file__) + '/lib'", None),
+        ("'/opt/lib'", None),
+        ("again", None),
+        ("join(dirname(dirname(__file__)), 'lib')", "lib"),
+        ("str(Path(__file__).parent.parent.joinpath('lib'))", "lib"),
+        ("Path(__file__).absolute().parent / '..' / 'lib'", "lib"),
+        ("Path(__file__).parents[99]", None),
+    ],
+)
+def test_folders_that_a_script_adds_are_found_by_its_own_place(
+    tmp_path: Path, expression: str, folder_name: str | None
+) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "jobs").mkdir()
+    tree = ast.parse(f"import sys\nagain = again\nsys.path.insert(0, {expression})\n")
+    expected = () if folder_name is None else (tmp_path / folder_name,)
+    assert added_folders(tmp_path / "jobs" / "script.py", tree) == expected
 
 
 def test_files_that_a_program_reads_travel_with_it(folder: Path) -> None:

@@ -79,6 +79,7 @@ PROPERTIES: Final[Mapping[str, Mapping[str, str]]] = {
         "args": "Its arguments.",
         "module": "The module to run as python -m does, of the package that is the file.",
         "env": "Environment variables of the program.",
+        "path": "Where the script is on the machine that submits the job. A client sets it.",
     },
     "WatermarkSpec": {
         "column": "The column with the time of a row.",

@@ -25,7 +25,7 @@ from msgspec import structs
 
 from flintlock.client.authoring.connect_reading import reading_for_connect
 from flintlock.client.authoring.driver_needs import DriverNeed, driver_need
-from flintlock.client.authoring.files.artifact_files import plain_file, py_file
+from flintlock.client.authoring.files.artifact_files import absolute_place, plain_file, py_file
 from flintlock.client.authoring.files.module_files import MODULE_NAME, find_module, module_exists
 from flintlock.client.authoring.files.sibling_modules import parsed, siblings
 from flintlock.client.authoring.graph_files import only_jobs_of
@@ -76,7 +76,8 @@ class ProgramJob:
         step = re.sub(r"\W", "_", self.name, flags=re.ASCII)
         step = step if step and not step[0].isdigit() else f"program_{step}"
         script = py_file(self._package) if self.module else plain_file(self.file)
-        program = ProgramSpec(file=script.name, args=self.args, module=self.module)
+        path = absolute_place(self._package if self.module else self.file)
+        program = ProgramSpec(file=script.name, args=self.args, module=self.module, path=path)
         spec = JobSpec(
             name=self.name,
             steps={step: StepSpec(program=program)},
@@ -84,9 +85,9 @@ class ProgramJob:
             engine=self._engine(overrides),
         )
         named = {path.resolve() for path in overrides.py_files}
-        beside = [path for path in self.siblings if path.resolve() not in named]
-        overrides = structs.replace(overrides, engine=None, py_files=(*overrides.py_files, *beside))
-        return finish(spec, [script], overrides, lambda _: display_path(self.file))
+        beside = [py_file(path, module=True) for path in self.siblings if path.resolve() not in named]
+        overrides = structs.replace(overrides, engine=None)
+        return finish(spec, [script, *beside], overrides, lambda _: display_path(self.file))
 
     def note(self, overrides: Overrides = AS_WRITTEN) -> str | None:
         """Return why the script is given a driver of its own, if that was not requested."""
@@ -258,7 +259,7 @@ def read_module_program(module: str, args: Sequence[str] = (), *, application: b
 def read_program(file: Path, args: Sequence[str] = (), *, application: bool = False) -> ProgramJob:
     """Return the script as a job. Raises Refused if it is not Python, only defines job graphs, or runs one itself."""
     tree = _parsed_program(file, application=application)
-    beside = siblings(file.resolve().parent, tree)
+    beside = siblings(file.resolve(), tree)
     need = driver_need(tree) or next(
         (
             DriverNeed(what=f"{need.what} in {sibling.path.name}", line=1)

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec import structs
 
-from flintlock.client.authoring.files.artifact_files import ArtifactFile, jar_file, plain_file, py_file
+from flintlock.client.authoring.files.artifact_files import ArtifactFile, absolute_place, jar_file, plain_file, py_file
 from flintlock.client.authoring.files.requirement_files import environment_files
 from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, finish
 from flintlock.client.authoring.schema_texts import PROPERTIES
@@ -73,7 +73,19 @@ def read_yaml_text(file: Path, data: bytes) -> YamlJob:
     artifacts, lost = _artifacts(file, document, spec)
     if lost:
         raise _invalid(file, lost)
-    return YamlJob(file, document, spec, artifacts)
+    return YamlJob(file, document, _with_program_paths(spec, file), artifacts)
+
+
+def _with_program_paths(spec: JobSpec, file: Path) -> JobSpec:
+    """Say of each program where its file is."""
+    steps = {
+        name: structs.replace(
+            step, program=structs.replace(step.program, path=absolute_place(file.parent / step.program.file))
+        )
+        for name, step in spec.steps.items()
+        if step.program is not None and not step.program.path
+    }
+    return structs.replace(spec, steps={**spec.steps, **steps}) if steps else spec
 
 
 def _problems_of_the_rest(file: Path, document: Document, found: Collection[SpecProblem]) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ class Program(StepOperation, frozen=True, kw_only=True, tag="program"):
 
     `file` is the name of an artifact: the script, or, where `module` is given, the zip or file with that module, which
     is run as `python -m` runs it. `env` are environment variables that it gets in addition to those of its process.
+    `path` is where the script, or the module's file or folder, was on the host that it was submitted from.
     """
 
     kind: ClassVar[str] = "program"
@@ -34,6 +35,7 @@ class Program(StepOperation, frozen=True, kw_only=True, tag="program"):
     args: tuple[str, ...] = ()
     module: str = ""
     env: dict[str, str] = field(default_factory=dict)
+    path: str = ""  # absolute; empty if it is not known
 
     @property
     def script(self) -> str:
@@ -59,6 +61,8 @@ class Program(StepOperation, frozen=True, kw_only=True, tag="program"):
             yield Problem(
                 field="program", message=f"{self.module!r} is not the name of a module, such as package.module"
             )
+        if self.path and (not self.path.startswith("/") or "\0" in self.path):
+            yield Problem(field="program.path", message=f"{abbreviated(self.path)!r} is not an absolute path")
         for name, value in self.env.items():
             if not _VARIABLE.fullmatch(name):
                 yield Problem(
@@ -79,6 +83,7 @@ class ProgramSpec(StepForm, frozen=True, kw_only=True):
     args: tuple[str, ...] = ()
     module: str = ""
     env: dict[str, ConfigValue] = field(default_factory=dict)
+    path: str = ""  # set by a client
 
 
 def read(given: ProgramSpec, fill: Fill) -> Program:
@@ -88,4 +93,5 @@ def read(given: ProgramSpec, fill: Fill) -> Program:
         args=tuple(fill(arg) for arg in given.args),
         module=given.module,
         env={name: fill(config_text(value)) for name, value in given.env.items()},
+        path=given.path,
     )

@@ -79,7 +79,9 @@ from flintlock.spark.region.programs.program import (
     set_environment,
 )
 from flintlock.spark.region.programs.relative_paths import RelativePaths
+from flintlock.spark.region.programs.script_place import ScriptPlace, find_place
 from flintlock.spark.region.programs.side_effects import SideEffects
+from flintlock.spark.region.programs.task_directory import TaskDirectory
 from flintlock.spark.region.progress import Progress
 from flintlock.spark.region.session_config import session_config
 from flintlock.spark.region.streaming.program_queries import ProgramQueries, activity
@@ -271,7 +273,7 @@ class RunnerProcess:
             self._start_receiving()
             with self._interruption.armed():
                 if program is not None and isinstance(program.operation, Program):
-                    self._program(message, program.operation, artifacts, paths, effects)
+                    self._program(message, program.operation, artifacts, attempt, paths, effects)
                     done = Worked(finished=TaskFinished())
                 else:
                     done = self._region(message, artifacts, attempt, paths)
@@ -294,8 +296,16 @@ class RunnerProcess:
             return TaskFailed(failure=failure)
 
     def _program(
-        self, message: Run, program: Program, artifacts: Artifacts, paths: RelativePaths, effects: SideEffects
+        self,
+        message: Run,
+        program: Program,
+        artifacts: Artifacts,
+        attempt: _Attempt,
+        paths: RelativePaths,
+        effects: SideEffects,
     ) -> None:
+        attempt.place = find_place(program, message.task.graph.artifacts, artifacts)
+        directory = attempt.directory = TaskDirectory(artifacts.directory, attempt.place.problem)
         if message.task.graph.engine is EngineKind.DEDICATED:
             dedicated.connect(artifacts, self._give_up)
             note_late_settings()
@@ -308,6 +318,7 @@ class RunnerProcess:
             on_every_plan(check_similarity_join)
             on_every_plan(ConsoleSinks().note_plan)
             paths.install()
+            on_every_plan(directory.check_plan)
             on_every_plan(LastingTables(backend.setting).check_plan)
         if APPLICATION_VARIABLE in os.environ:
             os.environ[PROGRAM_VARIABLE] = f"{message.task.graph.job_id} {os.getpid()}"
@@ -318,14 +329,16 @@ class RunnerProcess:
         self._progress.begin(f"running {program.script}")
         if message.task.graph.engine is EngineKind.AUTO:
             effects.watch()
+        sys.addaudithook(directory.observe)
         queries = ProgramQueries(lambda figures: self._progress.report_figures(figures, activity(program, figures)))
         queries.install()
         try:
-            run_program(program, artifacts)
+            run_program(program, attempt.place)
         except BaseException:
             queries.stop(warn=False)
             raise
         queries.stop(warn=True)
+        directory.check_end()
 
     def _region(self, message: Run, artifacts: Artifacts, attempt: _Attempt, paths: RelativePaths) -> Worked:
         task = message.task
@@ -548,6 +561,8 @@ class _Attempt:
         self.inputs: Mapping[StepName, str] = {}
         self.frames: StepFrames | None = None
         self.region_task: RegionTask | StreamingTask | None = None
+        self.place: ScriptPlace | None = None  # of a program
+        self.directory: TaskDirectory | None = None  # of a program
 
     def failure(self, error: BaseException, scratch: str) -> Failure:
         """Return the error as a failure for its user, with files by the names that they know."""
@@ -568,8 +583,11 @@ class _Attempt:
             failure = self._missing(failure, missing)
         if self.frames is not None:
             failure = with_forgotten_input(failure, self.frames.graph)
+        if self.directory is not None:
+            failure = self.directory.explained(failure)
         failure = with_limits(failure, self.limits, in_runner=isinstance(cause, MemoryError))
-        return structs.replace(failure, frames=tuple(_relative_to(failure.frames, scratch)))
+        folders = (scratch,) if self.place is None else (scratch, str(self.place.folder))
+        return structs.replace(failure, frames=tuple(_relative_to(failure.frames, folders)))
 
     def _missing(self, failure: Failure, missing: tuple[StepName, ...]) -> Failure:
         """Return the failure as one of missing inputs: all of them, not only the first that was found."""
@@ -619,10 +637,12 @@ def _runs_own_code(operation: Operation) -> bool:
     return isinstance(operation, Function | ForeachBatch)
 
 
-def _relative_to(frames: Iterable[Frame], scratch: str) -> Iterator[Frame]:
-    """Yield the frames with the names that users know: those of files in the task's directory, and in its archives."""
+def _relative_to(frames: Iterable[Frame], folders: Iterable[str]) -> Iterator[Frame]:
+    """Yield the frames with the names that users know: those of files in these folders, and in archives there."""
     for found in frames:
-        file = found.file.removeprefix(f"{scratch.rstrip('/')}/")
+        file = found.file
+        for folder in folders:
+            file = file.removeprefix(f"{folder.rstrip('/')}/")
         if file.startswith(f"{UNPACKED}/"):
             file = file.split("/", 2)[2]
         yield structs.replace(found, file=file)

@@ -37,10 +37,13 @@ class ArtifactFile(Struct, frozen=True, kw_only=True):
     kind: ArtifactKind = ArtifactKind.PY_FILE
 
 
-def py_file(path: Path) -> ArtifactFile:
-    """Return the artifact of a Python file, zip, wheel or folder. Raises Refused for anything else."""
+def py_file(path: Path, *, module: bool = False) -> ArtifactFile:
+    """Return the artifact of a Python file, zip, wheel or folder. Raises Refused for anything else.
+
+    `module`: a folder is one that is imported by its name, whatever is in it.
+    """
     if path.is_dir():
-        return ArtifactFile(name=f"{path.resolve().name}.zip", content=zip_folder(path))
+        return ArtifactFile(name=f"{path.resolve().name}.zip", content=zip_folder(path, named=module))
     if not path.exists():
         raise Refused(f"there is no file or folder {str(path)!r}")
     if path.suffix not in PY_SUFFIXES:
@@ -64,10 +67,20 @@ def plain_file(path: Path) -> ArtifactFile:
     return ArtifactFile(name=path.name, content=path.resolve(), kind=ArtifactKind.FILE)
 
 
-def zip_folder(folder: Path) -> bytes:
-    """Return the folder as a zip: equal content gives equal bytes. Raises Refused if there is nothing in it."""
+def absolute_place(path: Path) -> str:
+    """Return where a file or folder is, its links kept: a program is found by that path where it runs."""
+    whole = os.path.abspath(path)  # noqa: PTH100 - without the dots of a path such as ../jobs/report.py
+    same = os.path.exists(whole) and os.path.samefile(whole, path)  # noqa: PTH110, PTH121
+    return whole if same else str(path.absolute())  # dots behind a link to a folder
+
+
+def zip_folder(folder: Path, *, named: bool = False) -> bytes:
+    """Return the folder as a zip: equal content gives equal bytes. Raises Refused if there is nothing in it.
+
+    `named`: it keeps its name even without Python files of its own.
+    """
     root = folder.resolve()
-    prefix = f"{root.name}/" if any(root.glob("*.py")) else ""
+    prefix = f"{root.name}/" if named or any(root.glob("*.py")) else ""
     members = sorted(_members(root))
     if not members:
         raise Refused(f"the folder {str(folder)!r} is empty")

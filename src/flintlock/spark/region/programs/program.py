@@ -30,6 +30,7 @@ from flintlock.spark.region.errors.failures import TaskError
 from flintlock.spark.region.errors.spark_errors import SparkError
 from flintlock.spark.region.programs.lasting_tables import TableRefused
 from flintlock.spark.region.programs.python_paths import PythonPaths
+from flintlock.spark.region.programs.script_place import ScriptPlace
 
 
 class ExitCode(Exception):
@@ -40,18 +41,16 @@ class ExitCode(Exception):
         self.code: Final = code
 
 
-def run_program(program: Program, artifacts: Artifacts) -> None:
+def run_program(program: Program, place: ScriptPlace) -> None:
     """Run the script to its end. Raises what it raises, and ExitCode if it exits with anything but success."""
-    script = artifacts.path(program.file)
-    sys.argv = [str(script), *program.args]
-    sys.path.insert(0, str(script.parent))
+    sys.argv = [str(place.script), *program.args]
+    sys.path.insert(0, str(place.folder))
+    sys.dont_write_bytecode = True  # beside the script: in a folder of its user, or in a directory that is removed
     try:
         if program.module:
-            # Unpacked beside the archive: a package finds its data files, and frames have the paths of the sources.
-            artifacts.unpack(program.file)
             runpy.run_module(program.module, run_name="__main__", alter_sys=True)
         else:
-            runpy.run_path(str(script), run_name="__main__")
+            runpy.run_path(str(place.script), run_name="__main__")
     except SystemExit as ended:
         code = _exit_code(ended)
         if code != 0:

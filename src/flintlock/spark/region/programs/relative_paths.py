@@ -13,7 +13,7 @@ which are many, where all plans leave by one method.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from functools import cache
 from typing import Any, Final
 
@@ -57,6 +57,19 @@ class RelativePaths:
     def install(self) -> None:
         """Have all plans that PySpark sends from this process pass through `apply`."""
         on_every_plan(self.apply)
+
+
+def written_in(message: Any) -> Iterator[str]:
+    """Yield the paths of files that a relation or command of Spark Connect writes to, as they are written."""
+    match message.DESCRIPTOR.full_name, message.WhichOneof(message.DESCRIPTOR.oneofs[0].name):
+        case "spark.connect.Command", "write_operation" | "write_stream_operation_start" as kind:
+            sink = getattr(message, kind)
+            yield sink.path
+            yield from (value for key, value in sink.options.items() if key.lower() in _PATH_OPTIONS)
+        case "spark.connect.Command", "ml_command" if message.ml_command.HasField("write"):
+            yield message.ml_command.write.path
+        case _:
+            pass
 
 
 _REMEDY: Final = "give an absolute path, or a directory that all TaskManagers have (`directory` of the job)"
