@@ -130,6 +130,17 @@ def test_a_mistake_is_reported_as(name: str, standing: Processes, tmp_path: Path
     assert output == snapshot.read_text(encoding="utf-8")
 
 
+def test_a_module_that_was_not_sent_with_a_program_is_reported_as(standing: Processes, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("import importlib\nimportlib.import_module('scoring_models.trees')\n")
+    ran = flintlock("run", "-m", standing.url, "program.py", cwd=tmp_path)
+
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    snapshot = SNAPSHOTS / "module-that-is-not-sent.txt"
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        snapshot.write_text(_neutral(ran.stderr, tmp_path), encoding="utf-8")
+    assert _neutral(ran.stderr, tmp_path) == snapshot.read_text(encoding="utf-8")
+
+
 def _neutral(text: str, tmp_path: Path) -> str:
     """Leave out what differs from run to run: ids, times, directories, and progress before the failure."""
     text = text.replace(str(tmp_path), "HERE")

@@ -46,3 +46,12 @@ def test_a_connector_for_kafka_that_is_missing_or_does_not_fit_is_reported_with_
 def test_an_error_of_a_topic_has_no_hint_about_connectors() -> None:
     text = "org.apache.spark.sql.kafka010.KafkaIllegalStateException: offsets of topic t were lost"
     assert failure_of(SparkConnectGrpcException(text)).message == text
+
+
+def test_a_module_that_is_not_there_is_reported_with_the_remedy() -> None:
+    remedy = "send your own modules with the job (--py-files), and have packages installed for it (--requirements)"
+    for error in (ModuleNotFoundError("No module named 'scores.trees'"), ImportError("No module named 'a'")):
+        message = failure_of(error).message
+        assert message.startswith(f"{error}\nIt is not installed where the job runs, and was not sent along: ")
+        assert message.endswith(remedy)
+    assert failure_of(ImportError("cannot import name 'x' from 'y'")).message == "cannot import name 'x' from 'y'"

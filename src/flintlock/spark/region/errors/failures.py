@@ -28,7 +28,7 @@ from flintlock.model.errors import NO_RETRY_NOTE, FlintlockError, NoRetry
 from flintlock.model.ids import StepName
 from flintlock.model.tasks import Failure, FailureKind, Frame
 from flintlock.spark.environments import EnvironmentFailed
-from flintlock.spark.region.errors.hints import hints
+from flintlock.spark.region.errors.hints import hints, with_import_hint
 from flintlock.spark.region.errors.spark_errors import SparkError
 from flintlock.spark.region.errors.state_changes import state_change
 
@@ -123,7 +123,7 @@ def failure_of(
     return Failure(
         kind=kind,
         permanent=kind is FailureKind.USER_CODE and _is_permanent(error),
-        message=_cut(worker.message if worker else message, MESSAGE_LIMIT),
+        message=_cut(with_import_hint(worker.message if worker else message), MESSAGE_LIMIT),
         exception=worker.exception if worker else type_name(error),
         step=_step(error, step, frames, contexts, sources),
         frames=frames,

@@ -13,6 +13,7 @@ from flintlock.spark.region.errors.spark_errors import SparkError
 _UNKNOWN_FORMAT: Final = re.compile(r"\[DATA_SOURCE_NOT_FOUND\] Failed to find the data source: (?P<format>\S+)\. ")
 _FORMATS: Final = ("avro", "binaryFile", "csv", "jdbc", "json", "orc", "parquet", "text", "xml")
 _NO_KAFKA: Final = "Structured Streaming + Kafka Integration Guide"
+_NO_MODULE: Final = re.compile(r"No module named '[^'\n]+'(; '[^'\n]+' is not a package)?")
 _KAFKA_CLASSES: Final = "sql.kafka010"
 #: What the JVM raises where classes of two versions meet.
 _LINKAGE_ERRORS: Final = (
@@ -21,6 +22,16 @@ _LINKAGE_ERRORS: Final = (
     "NoClassDefFoundError",
     "IncompatibleClassChangeError",
 )
+
+
+def with_import_hint(message: str) -> str:
+    """Return the message of an exception with what to do, if that is about a module that is not there."""
+    if _NO_MODULE.fullmatch(message) is None:
+        return message
+    return (
+        f"{message}\nIt is not installed where the job runs, and was not sent along: send your own modules with the job"
+        " (--py-files), and have packages installed for it (--requirements)"
+    )
 
 
 def hints(spark: SparkError, message: str) -> Iterator[str]:
