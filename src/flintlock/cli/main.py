@@ -47,7 +47,7 @@ COMMANDS: Final[Mapping[str, CommandRow]] = {
         home="jobs.savepoints:upgrade", help="Replace a streaming job by another one, from where it is."
     ),
     "stop": CommandRow(home="jobs.savepoints:stop", help="End a streaming job with a savepoint."),
-    "logs": CommandRow(home="jobs.output:logs", help="Print the output of a job's own code."),
+    "logs": CommandRow(home="jobs.output:logs", help="Print the output of a job's code."),
     "threads": CommandRow(home="jobs.output:threads", help="Print what a job's running code does now."),
     "result": CommandRow(home="jobs.output:result", help="Print a job's result."),
     "quarantine": CommandRow(home="jobs.quarantine:quarantine", help="Inspect, put back or drop broken jobs."),

@@ -56,7 +56,7 @@ def logs(
     follows: bool, tail: int | None, attempt: int | None, region: int | None, since: str | None,
     as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None,
 ) -> None:  # fmt: skip
-    """Print the output of a job's own code, attempt by attempt, or the log of a TaskManager (at most its last 4 MiB).
+    """Print the output of a job's code, attempt by attempt, or the log of a TaskManager (at most its last 4 MiB).
 
     JOB is an id, the beginning of one, a name (its latest job), or latest.
     """

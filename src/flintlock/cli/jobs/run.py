@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
 
+from flintlock.cli.jobs.spark_submit import setting_as_file, unknown_option
 from flintlock.cli.settings import (
     announced_wait,
     cluster_options,
@@ -92,8 +93,8 @@ def job_options(command: F) -> F:
                      " default) chooses the dedicated one if the program needs it."),
         click.option("--env", "env", multiple=True, metavar="NAME=VALUE",
                      help="Set an environment variable of a program; repeatable. ${secret:NAME} stands for a secret."),
-        click.option("--py-files", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
-                     help="Ship a Python file, zip, wheel or folder with the job; repeatable."),
+        click.option("--py-files", multiple=True, metavar="FILES",
+                     help="Ship Python files, zips, wheels or folders with the job; comma-separated or repeated."),
         click.option("--files", multiple=True, metavar="FILES",
                      help="Ship files that a program opens beside its script; comma-separated or repeated."),
         click.option("--jars", multiple=True, metavar="FILES",
@@ -123,13 +124,21 @@ class RunCommand(click.Command):
     """Options may follow the target, unless it is a program: what follows a program belongs to it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the target first."""
+        """Parse the target first. An option of spark-submit is refused with what there is in its place."""
         parser = self.make_parser(ctx)
         parser.allow_interspersed_args = False
-        found, _, _ = parser.parse_args(args=list(args))
-        program = found.get("as_module") or str(found.get("target") or "").endswith(".py")
-        ctx.allow_interspersed_args = not program
-        return super().parse_args(ctx, args)
+        try:
+            found, _, _ = parser.parse_args(args=list(args))
+            program = found.get("as_module") or str(found.get("target") or "").endswith(".py")
+            ctx.allow_interspersed_args = not program
+            rest = super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if (message := unknown_option(error.option_name)) is not None:
+                raise click.UsageError(message, ctx) from None
+            raise
+        if (message := setting_as_file(str(ctx.params.get("conf") or ""))) is not None:
+            raise click.UsageError(message, ctx)
+        return rest
 
 
 @click.command(cls=RunCommand)
@@ -321,7 +330,7 @@ def overrides_of(
     labels: Sequence[str],
     engine: str | None,
     env: Sequence[str],
-    py_files: Sequence[Path],
+    py_files: Sequence[str],
     files: Sequence[str],
     jars: Sequence[str],
     packages: Sequence[str],
@@ -340,7 +349,7 @@ def overrides_of(
         config=split_defines(defines)[0],
         labels=dict(split_assignment(text, "--label") for text in labels),
         env=dict(split_assignment(text, "--env") for text in env),
-        py_files=tuple(py_files),
+        py_files=tuple(Path(file) for file in _items(py_files)),
         files=tuple(Path(file) for file in _items(files)),
         jars=tuple(Path(jar) for jar in _items(jars)),
         packages=tuple(_items(packages)),

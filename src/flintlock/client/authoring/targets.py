@@ -135,6 +135,8 @@ def read_target(
         raise Refused(
             f"{target!r} is a module: run it as a program with --module {target}, or a job in it as {target}:NAME"
         )
+    if target.endswith(".jar"):
+        raise Refused(f"{target!r} is an application in Java or Scala, which Flintlock does not run: give {FORMS}")
     path = _existing(target)
     if path.suffix in (".yaml", ".yml", ".json"):
         from flintlock.client.authoring.yaml_form import read_yaml_job
