@@ -124,12 +124,17 @@ def test_a_program_finds_the_files_that_were_sent_with_it_beside_its_script(
         "from pathlib import Path\n"
         "here = Path(__file__).parent\n"
         "print(json.loads((here / 'settings.json').read_text()), (here / 'codes.csv').read_text())\n"
+        "from pyspark import SparkFiles\n"
+        "from pyspark.sql import SparkSession, functions as F\n"
+        "spark = SparkSession.builder.getOrCreate()\n"
+        "codes = F.udf(lambda n: Path(SparkFiles.get('codes.csv')).read_text(), 'string')\n"
+        "print(Path(SparkFiles.get('codes.csv')).read_text(), spark.range(1).select(codes('id')).first()[0])\n"
     )
     files = f"{elsewhere}/settings.json,{elsewhere}/codes.csv"
     ran = flintlock("run", "-m", standing.url, "--engine", engine, "--files", files, "reads.py", cwd=tmp_path)
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert ran.stdout == "{'rate': 19} de,at\n"
+    assert ran.stdout == "{'rate': 19} de,at\nde,at de,at\n"
 
 
 BESIDE = """
@@ -192,10 +197,9 @@ def run_elsewhere(standing: Processes, tmp_path: Path, engine: str, body: str) -
     [
         ("open(os.path.join(here, 'out.txt'), 'w').write('lost')", "writes 'out.txt'"),
         ("os.chdir(here)\nopen('out.txt', 'w').write('lost')", "writes 'out.txt'"),
-        ("spark.range(3).coalesce(1).write.format('noop').mode('append').save()\n"
-         "spark.range(3).write.parquet(os.path.join(here, 'out'))", "'out"),
+        ("spark.range(3).write.parquet(os.path.join(here, 'out'))", "'out"),
     ],
-)  # fmt: skip
+)
 def test_what_a_program_would_write_beside_its_copy_is_refused(
     standing: Processes, tmp_path: Path, engine: str, body: str, refused: str
 ) -> None:

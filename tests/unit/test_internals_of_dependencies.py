@@ -175,3 +175,12 @@ thread._shutdown = False
 print(ThreadPoolExecutor(1).submit(str, "yes").result())
 """
     assert printed(code).split("\n") == ["cannot schedule new futures after interpreter shutdown", "yes"]
+
+
+def test_spark_files_are_found_in_the_directory_of_a_worker() -> None:
+    code = """
+from pyspark import SparkFiles
+SparkFiles._root_directory, SparkFiles._is_running_on_worker = "/scratch", True
+print(SparkFiles.getRootDirectory(), SparkFiles.get("a.csv"))
+"""
+    assert printed(code) == "/scratch /scratch/a.csv"

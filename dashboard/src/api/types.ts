@@ -790,6 +790,7 @@ export interface ProgramSpec {
   readonly args?: ReadonlyArray<string>;
   readonly module?: string;
   readonly env?: Readonly<Record<string, string | number | number | boolean>>;
+  readonly path?: string;
 }
 
 /** How many files are published. */

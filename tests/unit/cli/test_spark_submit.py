@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -20,13 +19,14 @@ def options_of(command: click.Command) -> set[str]:
 
 def test_every_option_of_spark_submit_is_known_or_has_a_remedy() -> None:
     """Those that `spark-submit --help` of Spark 4.3 lists; --help, --verbose and --name mean the same here."""
-    theirs = (
-        "--master --remote --deploy-mode --class --name --jars --packages --exclude-packages --repositories --py-files"
-        " --files --archives --conf -c --properties-file --load-spark-defaults --driver-memory --driver-java-options"
-        " --driver-library-path --driver-class-path --executor-memory --proxy-user --verbose --driver-cores"
-        " --supervise --kill --status --total-executor-cores --executor-cores --num-executors --principal --keytab"
-        " --queue"
-    ).split()
+    theirs = [
+        "--master", "--remote", "--deploy-mode", "--class", "--name", "--jars", "--packages", "--exclude-packages",
+        "--repositories", "--py-files", "--files", "--archives", "--conf", "-c", "--properties-file",
+        "--load-spark-defaults", "--driver-memory", "--driver-java-options", "--driver-library-path",
+        "--driver-class-path", "--executor-memory", "--proxy-user", "--verbose", "--driver-cores", "--supervise",
+        "--kill", "--status", "--total-executor-cores", "--executor-cores", "--num-executors", "--principal",
+        "--keytab", "--queue",
+    ]  # fmt: skip
     known = options_of(run)
     assert [name for name in theirs if name not in known and unknown_option(name) is None] == []
     assert [name for name in REMEDIES if name in known] == []
@@ -46,8 +46,11 @@ def test_only_settings_of_spark_are_taken_for_settings() -> None:
     assert setting_as_file("conf/a=b.yaml") is None
 
 
-@pytest.mark.parametrize("split", [lambda text: (text,), lambda text: tuple(text.split(","))])
-def test_lists_of_files_have_commas_or_are_repeated(split: Callable[[str], tuple[str, ...]]) -> None:
+@pytest.mark.parametrize("repeated", [False, True])
+def test_lists_of_files_have_commas_or_are_repeated(*, repeated: bool) -> None:
+    def split(text: str) -> tuple[str, ...]:
+        return tuple(text.split(",")) if repeated else (text,)
+
     overrides = overrides_of(
         parallelism=None, params=(), name=None, labels=(), engine=None, env=(), py_files=split("a.py, b.zip,lib"),
         files=split("x.json,y.csv"), jars=split("a.jar,b.jar"), packages=split("g:a:1,g:b:2"), requirements=None,

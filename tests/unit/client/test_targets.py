@@ -101,6 +101,28 @@ def test_a_program_becomes_a_job_of_one_step() -> None:
         read_target("2 plain-script.py").package(Overrides(params={"x": "1"}))
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("SparkSession.builder.master('local').appName('daily revenue').getOrCreate()", "daily revenue"),
+        ("a = SparkSession.builder.appName('first')\nSparkSession.builder.appName('second')", "first"),
+        ("conf = SparkConf().setAppName('old style')", "old style"),
+        ("SparkSession.builder.appName(name).getOrCreate()", "script"),
+        ("SparkSession.builder.appName('  ').appName('a\\tb').getOrCreate()", "script"),
+    ],
+)
+def test_a_job_has_the_name_of_its_application_unless_one_is_given(folder: Path, text: str, name: str) -> None:
+    (folder / "script.py").write_text(text + "\n")
+    package = read_target("script.py").package()
+    assert package.graph.name == name
+    assert [vertex.name for vertex in package.graph.vertices] == ["script"]
+    assert read_target("script.py").package(Overrides(name="mine")).graph.name == "mine"
+    (folder / "imported.py").write_text("SparkSession.builder.appName('not this one')\n")
+    (folder / "module.py").write_text(f"import imported\n{text.replace('script', 'module')}\n")
+    expected = "module" if name == "script" else name
+    assert read_target("module", as_module=True).package().graph.name == expected
+
+
 def test_a_program_gets_environment_variables(folder: Path) -> None:
     Path("variables.py").write_text("print(1)\n")
     given = Overrides(env={"LEVEL": "debug"})

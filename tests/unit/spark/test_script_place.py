@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -89,29 +89,32 @@ def test_modules_from_elsewhere_do_not_have_to_be_beside_the_script(folder: Path
 
 
 @pytest.mark.parametrize(
-    ("change", "problem"),
+    ("name", "text", "problem"),
     [
-        (lambda home: (home / "etl.py").write_text("import helper, shop  # changed\n"), "etl.py' is not, or no longer"),
-        (lambda home: (home / "helper.py").write_text("X = 2\n"), "helper.py' is not, or no longer, the file that was"),
-        (lambda home: (home / "shop" / "rates.py").write_text("RATE = 8\n"), "rates.py' is not, or no longer, the"),
-        (lambda home: (home / "conf.yaml").write_text("a: 2\n"), "conf.yaml' is not, or no longer, the file that was"),
-        (lambda home: (home / "conf.yaml").unlink(), "conf.yaml', which was sent with the job, is not there on this"),
-        (lambda home: (home / "etl.py").unlink(), "etl.py', from which it was submitted, is not on this TaskManager's"),
+        ("etl.py", "import helper, shop  # changed\n", "etl.py' is not, or no longer, the file that was sent"),
+        ("helper.py", "X = 2\n", "helper.py' is not, or no longer, the file that was sent"),
+        ("shop/rates.py", "RATE = 8\n", "rates.py' is not, or no longer, the file that was sent"),
+        ("conf.yaml", "a: 2\n", "conf.yaml' is not, or no longer, the file that was sent"),
+        ("conf.yaml", None, "conf.yaml', which was sent with the job, is not there on this TaskManager's host"),
+        ("etl.py", None, "etl.py', from which it was submitted, is not on this TaskManager's host"),
     ],
 )
 def test_a_program_runs_from_its_copy_where_its_folder_is_another_one(
-    folder: Path, change: Callable[[Path], object], problem: str
+    folder: Path, name: str, text: str | None, problem: str
 ) -> None:
     package = read_target("etl.py").package(Overrides(files=(Path("conf.yaml"),)))
     # As the client has read it: content of files is read when it is sent.
     package = structs.replace(
         package,
         files={
-            name: content if isinstance(content, bytes) else content.read_bytes()
-            for name, content in package.files.items()
+            file: content if isinstance(content, bytes) else content.read_bytes()
+            for file, content in package.files.items()
         },
     )
-    change(folder)
+    if text is None:
+        (folder / name).unlink()
+    else:
+        (folder / name).write_text(text)
 
     place = place_of(package, folder)
 

@@ -132,8 +132,8 @@ def test_an_error_about_a_file_that_is_not_there_says_how_to_send_it(scratch: Pa
         return directory.explained(Failure(kind=FailureKind.USER_CODE, message=message)).message
 
     hint = (
-        f"\n'in/conf.yaml' is not beside the script where that runs: a copy in the directory of its task, because {PROBLEM}."
-        " Send the files that it reads along (--files)"
+        "\n'in/conf.yaml' is not beside the script where that runs: a copy in the directory of its task, because"
+        f" {PROBLEM}. Send the files that it reads along (--files)"
     )
     for text in (f"No such file or directory: '{scratch}/in/conf.yaml'", f"There is no file:{scratch}/in/conf.yaml."):
         assert explained(text) == text + hint

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Final
 
 _CORES: Final = "use -p N, the number of slots of the job, each of which is a core"
-_CLUSTER: Final = "leave it out: the cluster decides where a job runs. -m URL names a cluster, --local starts one for the job"
+_CLUSTER: Final = (
+    "leave it out: the cluster decides where a job runs. -m URL names a cluster, --local starts one for the job"
+)
 _USER: Final = "leave it out: Flintlock does not use Kerberos, and jobs run as the user of the TaskManagers"
 _JVM: Final = "it runs no applications in Java or Scala, only Python, SQL and YAML"
 
@@ -20,27 +22,27 @@ REMEDIES: Final[Mapping[str, str]] = {
     "--driver-cores": _CORES,
     "--driver-java-options": "use -D spark.driver.extraJavaOptions=OPTIONS with --engine dedicated",
     "--driver-library-path": "use -D spark.driver.extraLibraryPath=PATH with --engine dedicated",
-    "--driver-memory": "use -D spark.driver.memory=SIZE with --engine dedicated; the heap of the shared engine is that of the"
-    " cluster (taskmanager.engine.memory)",
+    "--driver-memory": "use -D spark.driver.memory=SIZE with --engine dedicated; the heap of the shared engine is"
+    " that of the cluster (taskmanager.engine.memory)",
     "--exclude-packages": "use -D spark.jars.excludes=COORDINATES",
     "--executor-cores": _CORES,
-    "--executor-memory": "leave it out: executors, where there are any, are configured for the cluster. Without them, tasks"
-    " run in the heap of the engine (taskmanager.engine.memory)",
+    "--executor-memory": "leave it out: executors, where there are any, are configured for the cluster. Without them,"
+    " tasks run in the heap of the engine (taskmanager.engine.memory)",
     "--keytab": _USER,
     "--kill": "use flintlock cancel JOB",
     "--load-spark-defaults": "leave it out: spark.* settings of Flintlock's configuration file apply to all jobs",
     "--master": _CLUSTER,
     "--num-executors": _CORES,
     "--principal": _USER,
-    "--properties-file": "use -D KEY=VALUE for each setting of the job; those in Flintlock's configuration file (--conf FILE)"
-    " apply to all jobs",
+    "--properties-file": "use -D KEY=VALUE for each setting of the job; those in Flintlock's configuration file (--conf"
+    " FILE) apply to all jobs",
     "--proxy-user": _USER,
     "--queue": "use -D yarn.application.queue=NAME, for a cluster on YARN (-t yarn-per-job)",
     "--remote": _CLUSTER,
     "--repositories": "use -D spark.jars.repositories=URLS",
     "--status": "use flintlock status JOB",
-    "--supervise": "leave it out: a job survives the crash of any process. -D restart-strategy.type=fixed-delay also runs"
-    " it again when its own code fails",
+    "--supervise": "leave it out: a job survives the crash of any process. -D restart-strategy.type=fixed-delay also"
+    " runs it again when its own code fails",
     "--total-executor-cores": _CORES,
     "-c": "use -D KEY=VALUE",
 }

@@ -23,6 +23,7 @@ from typing import Final
 
 from msgspec import structs
 
+from flintlock.client.authoring.app_names import app_name
 from flintlock.client.authoring.connect_reading import reading_for_connect
 from flintlock.client.authoring.driver_needs import DriverNeed, driver_need
 from flintlock.client.authoring.files.artifact_files import absolute_place, plain_file, py_file
@@ -57,9 +58,11 @@ class ProgramJob:
         *,
         module: str = "",
         package: Path | None = None,
+        app_name: str = "",
     ) -> None:
         self.file: Final = file
         self.module: Final = module
+        self._app_name: Final = app_name  # in the script; empty if it has none
         self._package: Final = package or file  # the package (a folder) or file that the module is in
         self.siblings: Final = tuple(siblings)  # modules and packages beside it, which are sent with it
         self.need: Final = need  # what it uses that needs a driver of its own
@@ -68,12 +71,12 @@ class ProgramJob:
 
     @property
     def name(self) -> str:
-        """The script's name."""
-        return self.module or self.file.stem
+        """The name of the script's Spark application, else the script's own."""
+        return self._app_name or self._script_name
 
     def package(self, overrides: Overrides = AS_WRITTEN) -> JobPackage:
         """Return the script packaged as a job of one step. Raises Invalid with every problem found."""
-        step = re.sub(r"\W", "_", self.name, flags=re.ASCII)
+        step = re.sub(r"\W", "_", self._script_name, flags=re.ASCII)
         step = step if step and not step[0].isdigit() else f"program_{step}"
         script = py_file(self._package) if self.module else plain_file(self.file)
         path = absolute_place(self._package if self.module else self.file)
@@ -95,6 +98,10 @@ class ProgramJob:
             return None
         place = f"{display_path(self.file)}:{self.need.line}"
         return f"{place}: {self.need.what} needs a Spark driver of its own: the job runs on a dedicated engine"
+
+    @property
+    def _script_name(self) -> str:
+        return self.module or self.file.stem
 
     def _engine(self, overrides: Overrides) -> EngineKind:
         if self.note(overrides) is not None:
@@ -247,15 +254,16 @@ def read_module_program(module: str, args: Sequence[str] = (), *, application: b
     Raises Refused if there is no such module, if it is not Python, only defines job graphs, or runs one by itself.
     """
     files = find_module(module, Path.cwd())
-    need = driver_need(_parsed_program(files.file, module, application=application)) or next(
+    tree = _parsed_program(files.file, module, application=application)
+    need = driver_need(tree) or next(
         (
             DriverNeed(what=f"{need.what} in {display_path(path)}", line=1)
             for path in files.reached
-            if (tree := parsed(path)) is not None and (need := driver_need(tree)) is not None
+            if (other := parsed(path)) is not None and (need := driver_need(other)) is not None
         ),
         None,
     )
-    return ProgramJob(files.file, args, need, files.beside, module=module, package=files.top)
+    return ProgramJob(files.file, args, need, files.beside, module=module, package=files.top, app_name=app_name(tree))
 
 
 def read_program(file: Path, args: Sequence[str] = (), *, application: bool = False) -> ProgramJob:
@@ -271,7 +279,7 @@ def read_program(file: Path, args: Sequence[str] = (), *, application: bool = Fa
         ),
         None,
     )
-    return ProgramJob(file, args, need, [sibling.path for sibling in beside])
+    return ProgramJob(file, args, need, [sibling.path for sibling in beside], app_name=app_name(tree))
 
 
 def _parsed_program(file: Path, module: str = "", *, application: bool) -> ast.Module:

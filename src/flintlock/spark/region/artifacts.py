@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import cloudpickle
 
 from flintlock.model.jobgraph import Artifact, ArtifactKind, JobGraph
-from flintlock.model.operations import ForeachBatch, Function
+from flintlock.model.operations import ForeachBatch, Function, Program
 from flintlock.model.tasks import FailureKind
 from flintlock.spark.region.errors.failures import TaskError
 
@@ -45,11 +45,13 @@ class Artifacts:
         self._uploads: Final[list[Path]] = []  # written by install; what Spark's Python workers need
         self._pickles: Final[dict[str, Path]] = {}  # written by install
         self._jars: Final[list[Path]] = []  # written by install
+        self._files: Final[list[Path]] = []  # written by install; plain files, without those of programs
         self._search: tuple[str, ...] = ()  # what install has put on sys.path
 
     def install(self, graph: JobGraph, contents: Mapping[str, str]) -> None:
         """Copy every file into the directory and make modules importable. Raises TaskError if one is missing."""
         search: list[str] = []
+        scripts = {vertex.operation.file for vertex in graph.vertices if isinstance(vertex.operation, Program)}
         for artifact in graph.artifacts:
             content = _content(artifact, contents)
             if artifact.kind is ArtifactKind.PICKLE:
@@ -62,6 +64,8 @@ class Artifacts:
             shutil.copyfile(content, path)
             if artifact.kind is ArtifactKind.JAR:
                 self._jars.append(path)
+            if artifact.kind is ArtifactKind.FILE and artifact.name not in scripts:
+                self._files.append(path)
             if artifact.kind is ArtifactKind.PY_FILE:
                 search += self._importable(path)
         # Before anything that is installed: a job brings its own version of a module.
@@ -78,6 +82,11 @@ class Artifacts:
     def jars(self) -> tuple[Path, ...]:
         """The files for the class path of the job's own driver."""
         return tuple(self._jars)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The plain files that were sent with the job, in addition to its programs."""
+        return tuple(self._files)
 
     def path(self, name: str) -> Path:
         """Return where the artifact of that name is. Raises TaskError if there is none."""
@@ -100,6 +109,15 @@ class Artifacts:
             before = list(sys.path)
             spark.addArtifacts(*(str(path) for path in self._uploads), pyfile=True)
             sys.path[:] = before  # PySpark appends archives, which `install` has unpacked
+
+    def share_files(self, spark: Any) -> None:
+        """Have `SparkFiles.get` find the plain files of the job, here and in the Python workers of this session."""
+        from pyspark import SparkFiles
+
+        setattr(SparkFiles, "_root_directory", str(self.directory))  # noqa: B010
+        setattr(SparkFiles, "_is_running_on_worker", True)  # noqa: B010 - or else it asks the JVM of a SparkContext
+        if self._files:
+            spark.addArtifacts(*(str(path) for path in self._files), file=True)
 
     def hide_archives(self) -> None:
         """Take the archives that PySpark has put on sys.path off again: `install` has unpacked them."""

@@ -71,6 +71,8 @@ def start(message: Run, artifacts: Artifacts, *, directory: str) -> None:
         raise TaskError(FailureKind.CONFIGURATION, missing_jar_text(missing))
     if modules:
         conf["spark.submit.pyFiles"] = ",".join(filter(None, (conf.get("spark.submit.pyFiles"), modules)))
+    if files := ",".join(path.as_uri() for path in artifacts.files):
+        conf["spark.files"] = ",".join(filter(None, (conf.get("spark.files"), files)))  # for `SparkFiles.get`
     java = find_java(os.environ)
     settings = JvmSettings(
         java=java,

@@ -273,7 +273,7 @@ class RunnerProcess:
             self._start_receiving()
             with self._interruption.armed():
                 if program is not None and isinstance(program.operation, Program):
-                    self._program(message, program.operation, artifacts, attempt, paths, effects)
+                    self._program(message, program.operation, artifacts, attempt, paths=paths, effects=effects)
                     done = Worked(finished=TaskFinished())
                 else:
                     done = self._region(message, artifacts, attempt, paths)
@@ -301,6 +301,7 @@ class RunnerProcess:
         program: Program,
         artifacts: Artifacts,
         attempt: _Attempt,
+        *,
         paths: RelativePaths,
         effects: SideEffects,
     ) -> None:
@@ -313,6 +314,7 @@ class RunnerProcess:
             backend = self._session()
             backend.configure({**session_config(message.task, message.cores), **_worker_python(message.task.graph)})
             artifacts.upload(backend.spark)
+            artifacts.share_files(backend.spark)
             auto = message.task.graph.engine is EngineKind.AUTO
             ignore_masters(backend.setting if auto else None)
             on_every_plan(check_similarity_join)

@@ -52,7 +52,9 @@ def added_folders(script: Path, tree: ast.Module) -> tuple[Path, ...]:
     for node in ast.walk(tree):
         match node:
             case ast.Call(
-                func=ast.Attribute(value=ast.Attribute(value=ast.Name(id="sys"), attr="path"), attr="insert" | "append"),
+                func=ast.Attribute(
+                    value=ast.Attribute(value=ast.Name(id="sys"), attr="path"), attr="insert" | "append"
+                ),
                 args=[*_, path],
             ):
                 folder = _folder(path, script, values)
@@ -80,12 +82,14 @@ def _folder(node: ast.expr, script: Path, values: Mapping[str, ast.expr], depth:
             return _parent(path_of(inner), number + 1)
         case ast.BinOp(left=inner, op=ast.Div(), right=ast.Constant(value=str(name))):
             return _joined(path_of(inner), [name])
-        case ast.Call(func=ast.Attribute(attr="dirname"), args=[inner]) | ast.Call(
-            func=ast.Name(id="dirname"), args=[inner]
+        case (
+            ast.Call(func=ast.Attribute(attr="dirname"), args=[inner])
+            | ast.Call(func=ast.Name(id="dirname"), args=[inner])
         ):
             return _parent(path_of(inner), 1)
-        case ast.Call(func=ast.Attribute(attr="join") | ast.Name(id="join"), args=[inner, *names]) | ast.Call(
-            func=ast.Attribute(value=inner, attr="joinpath"), args=names
+        case (
+            ast.Call(func=ast.Attribute(attr="join") | ast.Name(id="join"), args=[inner, *names])
+            | ast.Call(func=ast.Attribute(value=inner, attr="joinpath"), args=names)
         ):
             texts = [one.value for one in names if isinstance(one, ast.Constant) and isinstance(one.value, str)]
             return _joined(path_of(inner), texts) if len(texts) == len(names) else None

@@ -80,14 +80,14 @@ class TaskDirectory:
                 name = found.rstrip(".,;:)")
                 if self._problem and not os.path.exists(given + name):  # noqa: PTH110
                     hint = (
-                        f"{name!r} is not beside the script where that runs: a copy in the directory of its task, because"
-                        f" {self._problem}. Send the files that it reads along (--files)"
+                        f"{name!r} is not beside the script where that runs: a copy in the directory of its task,"
+                        f" because {self._problem}. Send the files that it reads along (--files)"
                     )
                     return structs.replace(failure, message=f"{failure.message}\n{hint}")
         return failure
 
     def _check(self, path: object) -> None:
-        name = path if isinstance(path, str) else os.fsdecode(path) if isinstance(path, bytes | os.PathLike) else ""
+        name = path if isinstance(path, str) else os.fsdecode(path) if isinstance(path, bytes) else ""
         if not name:
             return
         whole = os.path.abspath(name)  # noqa: PTH100 - a link is the name that was opened
