@@ -26,7 +26,7 @@ _NAME_LENGTH: Final = 60
 
 FOLLOWED: Final[frozenset[Place]] = frozenset({
     ("docs/dashboard.md", "flintlock dashboard"),
-    ("docs/dependencies.md", "flintlock run --py-files lib.py,helpers/ revenue."),
+    ("docs/dependencies.md", "flintlock run --py-files lib.py,helpers/ revenue.py:job"),
     ("docs/jobs.md", "flintlock sql 'SELECT day, sum(total) FROM parquet.`/data/re"),
     ("docs/running.md", "flintlock list --label team=core --label nightly"),
     ("docs/security.md", "flintlock token create --role submitter --name airflow --exp"),
