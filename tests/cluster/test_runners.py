@@ -802,9 +802,10 @@ def test_what_a_runner_leaves_running_ends_with_it(b: RunnerHarness) -> None:
     until("the end of what it left", lambda: _over(pid), 10)
 
 
-def test_scratch_directories_are_removed(b: RunnerHarness) -> None:
-    ran = b.run(b.program("import os\nopen(os.path.join(os.getcwd(), 'left-behind'), 'w').close()\n"))
-    assert ran.finished
+def test_scratch_directories_are_removed_and_a_program_that_leaves_a_file_there_fails(b: RunnerHarness) -> None:
+    """A child process writes it, which Python's audit does not see."""
+    ran = b.run(b.program("import subprocess\nsubprocess.run(['touch', 'left-behind'], check=True)\n"))
+    assert "the program has written 'left-behind' into the directory of its task" in ran.failure.message
     b.loop.run(b.until(lambda: not ran.runner.scratch.exists()))
 
 
