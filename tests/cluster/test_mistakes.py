@@ -132,7 +132,7 @@ def test_a_mistake_is_reported_as(name: str, standing: Processes, tmp_path: Path
 
 def test_a_module_that_was_not_sent_with_a_program_is_reported_as(standing: Processes, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("import importlib\nimportlib.import_module('scoring_models.trees')\n")
-    ran = flintlock("run", "-m", standing.url, "program.py", cwd=tmp_path)
+    ran = flintlock("run", "-m", standing.url, "--name", "mistake", "program.py", cwd=tmp_path)
 
     assert ran.returncode == 1, ran.stdout + ran.stderr
     snapshot = SNAPSHOTS / "module-that-is-not-sent.txt"
