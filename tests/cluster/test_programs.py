@@ -197,7 +197,8 @@ def run_elsewhere(standing: Processes, tmp_path: Path, engine: str, body: str) -
     [
         ("open(os.path.join(here, 'out.txt'), 'w').write('lost')", "writes 'out.txt'"),
         ("os.chdir(here)\nopen('out.txt', 'w').write('lost')", "writes 'out.txt'"),
-        ("spark.range(3).write.parquet(os.path.join(here, 'out'))", "'out"),
+        ("spark.range(3).write.parquet(os.path.join(here, 'out'))", "writes 'out'"),
+        ("os.system(f'echo lost > {here}/out.txt')", "has written 'out.txt'"),
     ],
 )
 def test_what_a_program_would_write_beside_its_copy_is_refused(

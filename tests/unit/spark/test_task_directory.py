@@ -69,6 +69,44 @@ def test_what_python_writes_there_is_refused(scratch: Path, tmp_path: Path) -> N
     assert sorted(path.name for path in scratch.iterdir()) == [".driver", "lib", "sent.txt"]
 
 
+CLASSIC = """
+import sys
+from pathlib import Path
+from pyspark.core.rdd import RDD
+from pyspark.sql.readwriter import DataFrameWriter
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from flintlock.spark.region.programs.task_directory import TaskDirectory
+
+here = sys.argv[1]
+TaskDirectory(Path(here), "PROBLEM").watch_writers()
+batch, stream, rows = (object.__new__(kind) for kind in (DataFrameWriter, DataStreamWriter, RDD))
+def refused(use):
+    try:
+        use()
+    except PermissionError as error:
+        return "PROBLEM" in str(error)
+    except AttributeError:  # there is no JVM
+        return False
+
+print([
+    refused(lambda: batch.parquet(f"{here}/out")), refused(lambda: batch.save(path=f"file://{here}/out")),
+    refused(lambda: batch.option("path", f"{here}/out")), refused(lambda: stream.start(f"{here}/out")),
+    refused(lambda: stream.option("checkpointLocation", f"file:{here}/state")),
+    refused(lambda: rows.saveAsTextFile(f"{here}/out")), refused(lambda: stream.start(checkpointLocation=f"{here}/s")),
+])
+print([
+    refused(lambda: batch.parquet("/data/out")), refused(lambda: batch.csv("out", sep=",")),
+    refused(lambda: stream.start()), refused(lambda: batch.option("header", True)),
+])
+"""
+
+
+def test_what_classic_pyspark_writes_there_is_refused(scratch: Path) -> None:
+    """In a process of its own: its classes are changed."""
+    ran = subprocess.run([sys.executable, "-c", CLASSIC, str(scratch)], capture_output=True, text=True, check=False)
+    assert ran.stdout.splitlines() == [str([True] * 7), str([False] * 4)], ran.stderr
+
+
 def writing(path: str, options: dict[str, str] | None = None) -> Any:
     command: Any = commands_pb2.Command()
     command.write_operation.source = "parquet"

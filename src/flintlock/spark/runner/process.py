@@ -309,6 +309,7 @@ class RunnerProcess:
         directory = attempt.directory = TaskDirectory(artifacts.directory, attempt.place.problem)
         if message.task.graph.engine is EngineKind.DEDICATED:
             dedicated.connect(artifacts, self._give_up)
+            directory.watch_writers()
             note_late_settings()
         else:
             backend = self._session()

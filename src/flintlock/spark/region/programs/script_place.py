@@ -77,8 +77,9 @@ def _counterparts(
     if searched and zipfile.is_zipfile(sent):
         with zipfile.ZipFile(sent) as archive:
             for member in archive.infolist():
-                if not member.is_dir():
-                    yield script.parent / member.filename, archive.read(member), own
+                found = script.parent / member.filename
+                if not member.is_dir() and (own or _exists(found)):
+                    yield found, archive.read(member), own
     else:
         required = own or artifact.kind is ArtifactKind.FILE
         yield script if own else script.parent / artifact.name, sent, required

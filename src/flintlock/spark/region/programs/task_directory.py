@@ -2,8 +2,8 @@
 
 A program that has to run from its copy (`script_place`) has that directory as its own, and writes beside its script by
 `dirname(__file__)`. Python's own writes are refused by a hook of its audit, paths in plans of Spark Connect where the
-plans are sent. What neither shows (a dedicated driver, a child process, a library in C) is found when the program has
-ended: a file that it has added fails the task.
+plans are sent, those of classic PySpark in its writers. What none of these shows (an SQL text, a child process, a
+library in C) is found when the program has ended: a file that it has added fails the task.
 
 Reading is not refused: files that were sent with the job are there. An error about one that is not says what to do.
 """
@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -58,12 +59,24 @@ class TaskDirectory:
             if not name.startswith((":", "file:")) and not os.path.exists(name):  # noqa: PTH110 - ":memory:" is no file
                 self._check(name)
 
+    def watch_writers(self) -> None:
+        """Check the paths that classic PySpark writes to from now on, to the end of the process."""
+        from pyspark.core.rdd import RDD
+        from pyspark.sql.readwriter import DataFrameWriter
+        from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+        for kind, names in (
+            (DataFrameWriter, ("option", "save", "csv", "json", "orc", "parquet", "text", "xml")),
+            (DataStreamWriter, ("option", "start")),
+            (RDD, ("saveAsTextFile", "saveAsPickleFile")),
+        ):
+            for name in names:
+                setattr(kind, name, self._checked(getattr(kind, name)))
+
     def check_plan(self, message: Any) -> None:
         """Raise TaskDirectoryRefused if a command of Spark Connect writes into the directory."""
         for path in written_in(message):
-            name = unquote(re.sub(r"^file:(//)?(?=/)", "", path))
-            if name.startswith("/"):  # relative ones do not start in this directory
-                self._check(name)
+            self._check_target(path)
 
     def check_end(self) -> None:
         """Raise TaskDirectoryRefused if the program has left files in the directory."""
@@ -85,6 +98,23 @@ class TaskDirectory:
                     )
                     return structs.replace(failure, message=f"{failure.message}\n{hint}")
         return failure
+
+    def _checked(self, write: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a method that checks its texts first: what is in the directory can only be a path."""
+
+        @wraps(write)
+        def check_and_write(writer: object, *args: object, **options: object) -> Any:
+            for value in (*args, *options.values()):
+                if isinstance(value, str):
+                    self._check_target(value)
+            return write(writer, *args, **options)
+
+        return check_and_write
+
+    def _check_target(self, path: str) -> None:
+        name = unquote(re.sub(r"^file:(//)?(?=/)", "", path))
+        if name.startswith("/"):  # relative ones do not start in this directory
+            self._check(name)
 
     def _check(self, path: object) -> None:
         name = path if isinstance(path, str) else os.fsdecode(path) if isinstance(path, bytes) else ""
