@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -388,6 +389,7 @@ def test_what_a_failed_job_has_left_is_where_another_one_goes_on(standing: Proce
     @job.foreach_batch("write", events, uid="write-v1", trigger={"availableNow": True})
     def write(batch: DataFrame, batch_id: int) -> None:
         numbers = [row.n for row in batch.collect()]
+        sys.stdout.write(f"writing {numbers}\n")
         if 2 in numbers and not repaired.exists():
             raise ValueError("2 cannot be written")
         with written.open("a") as file:
@@ -402,7 +404,9 @@ def test_what_a_failed_job_has_left_is_where_another_one_goes_on(standing: Proce
         before = written.read_text().splitlines()
         repaired.touch()
         client.submit(job, config={"execution.state-recovery.path": kept}).wait(240)
+        logs = "".join(part.text for part in failed.logs())
 
+    assert [line for line in logs.splitlines() if line.startswith("writing")] == [f"writing [{n}]" for n in range(3)]
     assert kept == str(standing.state_dir / "checkpoints" / failed.id / "write-v1")
     assert before == ["0 0", "1 1"]
     assert written.read_text().splitlines()[2:] == ["2 2", "3 3"]

@@ -87,23 +87,62 @@ CONSOLE = """
 from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.getOrCreate()
-numbers = spark.readStream.schema("n LONG").json("in")
-numbers.selectExpr("n * 111 AS m").writeStream.format("console").option("checkpointLocation", "checkpoint").trigger(
-    availableNow=True).start().awaitTermination()
+numbers = spark.readStream.schema("n LONG").option("maxFilesPerTrigger", 1).json("in").selectExpr("n * 111 AS m")
+numbers.groupBy("m").count().writeStream.outputMode("complete").format("console").option(
+    "checkpointLocation", "checkpoint").trigger(availableNow=True).start().awaitTermination()
+"""
+PRINTS = """
+import logging
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
+
+def write(rows, batch_id):
+    logging.basicConfig(format="logged %(message)s", level="INFO")
+    print("printed", batch_id, [row.m for row in rows.collect()])
+    logging.info("of %s", batch_id)
+
+spark = SparkSession.builder.getOrCreate()
+
+@udf("long")
+def twice(n):
+    print("computed", n)
+    return n * 2
+
+numbers = spark.readStream.schema("n LONG").option("maxFilesPerTrigger", 1).json("in")
+numbers.select(twice("n").alias("m")).writeStream.foreachBatch(write).option(
+    "checkpointLocation", "checkpoint").trigger(availableNow=True).start().awaitTermination()
 """
 
 
-@pytest.mark.parametrize(("engine", "shown"), [("dedicated", True), ("auto", False)])
-def test_rows_for_a_console_are_in_the_output_or_the_output_says_where_they_are(
-    standing: Processes, tmp_path: Path, engine: str, *, shown: bool
-) -> None:
-    """A shared engine prints them into its own log."""
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "1.json").write_text('{"n": 7}\n')
+def _write_files(directory: Path) -> None:
+    """Two files, the second of which repeats the row of the first."""
+    (directory / "in").mkdir()
+    (directory / "in" / "1.json").write_text('{"n": 7}\n')
+    (directory / "in" / "2.json").write_text('{"n": 7}\n')
+
+
+@pytest.mark.parametrize("engine", ["dedicated", "auto"])
+def test_rows_for_a_console_are_in_the_output(standing: Processes, tmp_path: Path, engine: str) -> None:
+    """A shared engine would print them into its own log; and each batch has to find the state of the one before it."""
+    _write_files(tmp_path)
     (tmp_path / "console.py").write_text(CONSOLE)
 
     ran = flintlock("run", "-m", standing.url, "--engine", engine, "console.py", cwd=tmp_path)
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert ("777" in ran.stdout + ran.stderr) is shown
-    assert ("printed by the shared engine into its own log" in ran.stdout + ran.stderr) is not shown
+    lines = [line for line in (ran.stdout + ran.stderr).splitlines() if line.startswith(("Batch", "|777"))]
+    assert lines == ["Batch: 0", "|777|    1|", "Batch: 1", "|777|    2|"], ran.stdout + ran.stderr
+    assert "printed by the shared engine into its own log" not in ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("engine", ["dedicated", "shared"])
+def test_what_functions_of_a_stream_print_is_in_the_output(standing: Processes, tmp_path: Path, engine: str) -> None:
+    _write_files(tmp_path)
+    (tmp_path / "prints.py").write_text(PRINTS)
+
+    ran = flintlock("run", "-m", standing.url, "--engine", engine, "prints.py", cwd=tmp_path)
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    for line in ("printed 0 [14]", "printed 1 [14]", "logged of 0", "logged of 1", "computed 7"):
+        assert line in ran.stdout + ran.stderr
+    assert "ForeachBatch worker" not in ran.stdout + ran.stderr, "what Spark says there names its sessions"

@@ -61,7 +61,6 @@ from flintlock.spark.region.analysis import analyze_schemas
 from flintlock.spark.region.artifacts import UNPACKED, Artifacts
 from flintlock.spark.region.backend import ConnectBackend, SparkBackend, connect_tokens, open_session
 from flintlock.spark.region.batch import RegionTask
-from flintlock.spark.region.console_sinks import ConsoleSinks
 from flintlock.spark.region.errors.failures import Interrupted, TaskError, environment_failure, failure_of
 from flintlock.spark.region.errors.forgotten_inputs import with_forgotten_input
 from flintlock.spark.region.errors.missing_inputs import missing_inputs
@@ -84,6 +83,7 @@ from flintlock.spark.region.programs.side_effects import SideEffects
 from flintlock.spark.region.programs.task_directory import TaskDirectory
 from flintlock.spark.region.progress import Progress
 from flintlock.spark.region.session_config import session_config
+from flintlock.spark.region.streaming.batch_output import bind_output
 from flintlock.spark.region.streaming.program_queries import ProgramQueries, activity
 from flintlock.spark.region.streaming.query import StreamingTask
 from flintlock.spark.region.streaming.rescaling import RescaleFailed
@@ -319,7 +319,7 @@ class RunnerProcess:
             auto = message.task.graph.engine is EngineKind.AUTO
             ignore_masters(backend.setting if auto else None)
             on_every_plan(check_similarity_join)
-            on_every_plan(ConsoleSinks().note_plan)
+            bind_output(backend.spark)
             paths.install()
             on_every_plan(directory.check_plan)
             on_every_plan(LastingTables(backend.setting).check_plan)
@@ -352,6 +352,8 @@ class RunnerProcess:
         else:
             backend = self._session()
             backend.configure({**session_config(task, message.cores), **_worker_python(task.graph)})
+            if task.graph.job_type is JobType.STREAMING:
+                bind_output(backend.spark)
             if _has_functions(task.graph, None if task.analysis is Analysis.WHOLE else task.region.steps):
                 artifacts.upload(backend.spark)
                 paths.install()

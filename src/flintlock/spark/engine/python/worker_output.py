@@ -3,7 +3,8 @@
 Each runner prints into a named pipe, which the template of runners reads (`runner.output_pipe`). A worker finds the
 pipe of its attempt by the user id in the tag that Spark Connect gives to each operation: every attempt has a user id of
 its own. So what functions print arrives where the attempt's own output does, under the same limit on its size, and
-output that was printed before a Spark task has ended is in the pipe before the runner knows of that end.
+output that was printed before a Spark task has ended is in the pipe before the runner knows of that end. The process
+that runs a function of foreachBatch has no Spark task: the function itself brings the user id (`printing_for`).
 
 Nothing here blocks or fails a task: a worker waits a moment for room in a full pipe, then drops what it prints until
 there is room again, and says how much is missing. What cannot be attributed (no Spark task, or its attempt has ended)
@@ -24,12 +25,13 @@ import select
 import stat
 import sys
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, TextIO, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from _typeshed import ReadableBuffer
 
@@ -197,12 +199,39 @@ def install(directory: str) -> tuple[WorkerStream, ...]:
     """Replace the standard streams of this process; return what they write to. Called after a worker was forked."""
     pipes = AttemptPipes(directory)
     streams = (WorkerStream(pipes, 1), WorkerStream(pipes, 2))
-    sys.stdout, sys.stderr = (
-        # As with `python -u`: what is written to it is not buffered once more.
-        io.TextIOWrapper(cast("io.BufferedWriter", stream), "utf-8", "backslashreplace", write_through=True)
-        for stream in streams
-    )
+    sys.stdout, sys.stderr = map(_text, streams)
     return streams
+
+
+@contextmanager
+def printing_for(user: str) -> Generator[None]:
+    """Have this process print for a user's attempt meanwhile. For the process that runs a function of foreachBatch.
+
+    What Spark prints there between two batches names sessions and the address of the engine: it stays in its log.
+    """
+    directory = os.environ.get(PIPES_VARIABLE, "")
+    if not directory:
+        yield
+        return
+    streams, (out, err) = _streams_for(directory, user)
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            yield
+    finally:
+        for stream in streams:
+            stream.end_line()
+
+
+@cache  # what a function keeps, such as a handler of its log, is good for the next batch, too
+def _streams_for(directory: str, user: str) -> tuple[tuple[WorkerStream, ...], tuple[TextIO, ...]]:
+    pipes = AttemptPipes(directory)
+    streams = tuple(WorkerStream(pipes, descriptor, lambda: user) for descriptor in (1, 2))
+    return streams, tuple(map(_text, streams))
+
+
+def _text(stream: WorkerStream) -> TextIO:
+    """Return a stream for text. As with `python -u`: what is written to it is not buffered once more."""
+    return io.TextIOWrapper(cast("io.BufferedWriter", stream), "utf-8", "backslashreplace", write_through=True)
 
 
 def _piece(data: memoryview) -> memoryview:

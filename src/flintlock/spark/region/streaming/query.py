@@ -34,7 +34,6 @@ from flintlock.savepoints.restoring import is_restored
 from flintlock.spark.region.artifacts import Artifacts
 from flintlock.spark.region.backend import SparkBackend
 from flintlock.spark.region.batch import StepFailed, analyze, resolve
-from flintlock.spark.region.console_sinks import CONSOLE, note_console
 from flintlock.spark.region.errors.failures import Interrupted, TaskError
 from flintlock.spark.region.errors.spark_errors import SparkError
 from flintlock.spark.region.plan import StepFrames
@@ -144,8 +143,6 @@ class StreamingTask:
         if not self._task.checkpoint_dir:
             raise TaskError(FailureKind.INTERNAL, "the task has no checkpoint directory", self._vertex.name)
         self._check_table()
-        if isinstance(self._vertex.operation, Sink) and self._vertex.operation.format == CONSOLE:
-            note_console(self._task.graph.engine)
         self._activity("analysing")
         if self._task.analysis is Analysis.WHOLE:
             analyze(self._frames, self._task.graph, self._config)
