@@ -56,6 +56,7 @@ RECIPES: Final[frozenset[str]] = frozenset({
     "flintlock run --engine dedicated -D spark.sql.extensions=com",
     "flintlock run numbers.yaml",
     "flintlock cluster start --conf flintlock.yaml #2",
+    "flintlock cluster start --conf flintlock.yaml #3",
     "flintlock run avro.yaml",
     "flintlock run --requirements requirements.txt score.py",
 })  # fmt: skip

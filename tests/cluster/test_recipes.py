@@ -25,6 +25,8 @@ from tests.unit.docs.code_blocks import ROOT, code_blocks
 PAGE: Final = "docs/dependencies.md"
 SHOWN_ENDPOINT: Final = "http://127.0.0.1:5055"  # of the object store, on the page
 S3: Final = "flintlock cluster start --conf flintlock.yaml #2"
+TABLES: Final = "flintlock cluster start --conf flintlock.yaml #3"
+OWN_CLUSTERS: Final = {S3, TABLES}
 LARGE_DOWNLOADS: Final = bool(os.environ.get("LARGE_DOWNLOADS"))
 LIMIT_S: Final = 900.0 if LARGE_DOWNLOADS else 240.0
 EMPTY_ARCHIVE: Final = "PK\x05\x06" + "\0" * 18
@@ -74,7 +76,7 @@ def directory(tmp_path: Path) -> Path:
 def test_the_recipes_run_as_they_stand_on_the_page(standing: Processes, directory: Path) -> None:
     done, unresolved = set[str](), dict[str, str]()
     for name, script in recipes(directory):
-        if name not in RECIPES or name == S3:
+        if name not in RECIPES or name in OWN_CLUSTERS:
             continue
         done.add(name)
         try:
@@ -84,7 +86,7 @@ def test_the_recipes_run_as_they_stand_on_the_page(standing: Processes, director
         else:
             assert PRINTED.get(name, "") in printed.lower(), name
 
-    assert done == RECIPES - {S3}
+    assert done == RECIPES - OWN_CLUSTERS
     assert PRINTED.keys() <= done
     if unresolved:
         pytest.skip(f"all others run; packages of these cannot be had: {unresolved}")
@@ -92,22 +94,33 @@ def test_the_recipes_run_as_they_stand_on_the_page(standing: Processes, director
 
 @pytest.mark.skipif(not LARGE_DOWNLOADS, reason="downloads the AWS SDK, 686 MB: LARGE_DOWNLOADS=1 runs it")
 def test_the_recipe_for_s3_runs_against_a_real_server(directory: Path) -> None:
-    own = {"FLINTLOCK_REST_PORT": "0", "FLINTLOCK_JOBMANAGER_RPC_PORT": "0"}
-    state_dir = directory / "state"
     with object_store(directory) as store:
         store.create_bucket("lake")
-        script = next(script for name, script in recipes(directory, store.url) if name == S3)
-        try:
-            run(script, directory, state_dir=state_dir, **own)
-        except Unresolved as error:
-            pytest.skip(str(error))
-        finally:
-            run("flintlock cluster stop", directory, state_dir=state_dir)
+        run_on_own_cluster(S3, directory, store.url)
         keys = store.keys("lake")
 
     assert "numbers/_SUCCESS" in keys
     assert any(key.endswith(".parquet") for key in keys)
     assert all(key.startswith("numbers/") for key in keys), keys  # nothing of the publication is left
+
+
+def test_tables_in_a_database_outlive_the_cluster_and_are_one_for_all_engines(directory: Path) -> None:
+    assert run_on_own_cluster(TABLES, directory).endswith(" 6 6")
+
+
+def run_on_own_cluster(recipe: str, directory: Path, endpoint: str = SHOWN_ENDPOINT) -> str:
+    """Run a recipe that starts a cluster of its own; return the words that it prints."""
+    ports = {"FLINTLOCK_REST_PORT": "0", "FLINTLOCK_JOBMANAGER_RPC_PORT": "0"}
+    ivy = f"spark.jars.ivySettings: {Path(__file__).with_name('ivysettings.xml')}\n"
+    script = next(script for name, script in recipes(directory, endpoint) if name == recipe)
+    with (directory / "flintlock.yaml").open("a") as settings:
+        settings.write(ivy)
+    try:
+        return run(script, directory, state_dir=directory / "state", **ports)
+    except Unresolved as error:
+        pytest.skip(str(error))
+    finally:
+        run("flintlock cluster stop", directory, state_dir=directory / "state")
 
 
 def recipes(directory: Path, endpoint: str = SHOWN_ENDPOINT) -> Iterator[tuple[str, str]]:

@@ -41,6 +41,7 @@ from flintlock.spark.engine.publication.publish_plan import (
 from flintlock.spark.region.backend import ResultTooLarge, SparkBackend
 from flintlock.spark.region.errors.failures import TaskError, kind_of
 from flintlock.spark.region.plan import StepFrames
+from flintlock.spark.region.plugin_tables import is_plugin_table, write_plugin_table
 from flintlock.spark.region.programs.lasting_tables import LastingTables
 from flintlock.spark.region.rows import result_rows, too_large_together
 from flintlock.spark.region.schemas import check_output
@@ -215,7 +216,8 @@ class RegionTask:
 
     def _write(self, vertex: JobVertex, sink: Sink, frame: DataFrame) -> None:
         staged = vertex.guarantee is Guarantee.STAGED and sink.path is not None
-        writer: Any = frame.write.options(**writer_options(vertex, sink, self._graph.job_id))
+        options = writer_options(vertex, sink, self._graph.job_id)
+        writer: Any = frame.write.options(**options)
         if sink.format is not None:
             writer = writer.format(sink.format)
         if sink.partition_by:
@@ -232,6 +234,8 @@ class RegionTask:
                     dynamic=is_dynamic(sink, self._config),
                 )
             )
+        elif sink.table is not None and sink.format is None and is_plugin_table(sink.table, self._backend.setting):
+            write_plugin_table(frame, sink, options)
         elif sink.table is not None:
             writer.mode(_MODES[sink.mode]).saveAsTable(sink.table)
         else:
