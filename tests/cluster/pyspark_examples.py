@@ -32,39 +32,38 @@ ARGUMENTS: Final = {
     "parquet_inputformat.py": (f"{RESOURCES}/users.parquet",),
     "sort.py": ("numbers.txt",),
     "sql/jdbc.py": ("jdbc:derby:memory:examples;create=true",),
+    "sql/streaming/structured_sessionization.py": ("127.0.0.1", "9"),
     "wordcount.py": ("words.txt",),
 }
 
 _CONVERTERS: Final = "needs classes of Spark's examples jar, which PySpark's package does not have"
-#: Why scripts fail, under `spark-submit` as well.
+#: Why scripts fail, under `spark-submit` as well: each was run so on 19 November 2026, with the same reason.
 FAILING: Final = {
     "avro_inputformat.py": _CONVERTERS,
     "mllib/gaussian_mixture_model.py": "takes no blanks at the beginning of lines, which the data for it has",
     "parquet_inputformat.py": _CONVERTERS,
     "sql/datasource.py": "reads a file that its own settings make unreadable",
+    "sql/streaming/structured_sessionization.py": "has an output mode that Spark refuses for its query",
 }
-#: Why scripts are not run as the others are.
+_SOCKET: Final = ("127.0.0.1", "{port}")
+#: Those whose queries run until they are stopped: their arguments, and what they print of the lines that they read.
+STREAMING: Final = {
+    "sql/streaming/structured_blockchain_admission_control.py": ((), "Batch: 1"),
+    "sql/streaming/structured_network_wordcount.py": (_SOCKET, "|apache|    2|"),
+    "sql/streaming/structured_network_wordcount_session_window.py": (_SOCKET, "apache|    2|"),
+    "sql/streaming/structured_network_wordcount_windowed.py": ((*_SOCKET, "3600"), "|apache|2    |"),
+    "streaming/hdfs_wordcount.py": (("{directory}",), "('apache', 2)"),
+    "streaming/network_wordcount.py": (_SOCKET, "('apache', 2)"),
+    "streaming/network_wordjoinsentiments.py": (_SOCKET, "Happiest topics in the last 5 seconds"),
+    "streaming/recoverable_network_wordcount.py": ((*_SOCKET, "checkpoint", "out"), "('apache', 2)"),
+    "streaming/sql_network_wordcount.py": (_SOCKET, "|apache|    2|"),
+    "streaming/stateful_network_wordcount.py": (_SOCKET, "('apache', 2)"),
+}
+#: Why scripts are not run at all.
 NOT_RUN: Final = {
+    "mllib/streaming_linear_regression_example.py": "prints no prediction: it prints the stream of them, once",
+    "sql/streaming/structured_kafka_wordcount.py": "needs a Kafka broker",
     "transitive_closure.py": "runs for many minutes, under `spark-submit` as well: its partitions double in each round",
-    **dict.fromkeys(
-        (
-            "mllib/streaming_linear_regression_example.py",
-            "sql/streaming/structured_blockchain_admission_control.py",
-            "sql/streaming/structured_kafka_wordcount.py",
-            "sql/streaming/structured_network_wordcount.py",
-            "sql/streaming/structured_network_wordcount_session_window.py",
-            "sql/streaming/structured_network_wordcount_windowed.py",
-            "sql/streaming/structured_sessionization.py",
-            "streaming/hdfs_wordcount.py",
-            "streaming/network_wordcount.py",
-            "streaming/network_wordjoinsentiments.py",
-            "streaming/queue_stream.py",
-            "streaming/recoverable_network_wordcount.py",
-            "streaming/sql_network_wordcount.py",
-            "streaming/stateful_network_wordcount.py",
-        ),
-        "runs until it is stopped, and reads from a server or a directory that others write to",
-    ),
 }
 #: Those that are run each time: quick ones of all kinds, and two that need a driver of their own.
 QUICK: Final = frozenset({
@@ -92,7 +91,10 @@ class Example(Struct, frozen=True):
 def examples() -> tuple[Example, ...]:
     """Return all scripts of the installed package that are run."""
     names = sorted(path.relative_to(SCRIPTS).as_posix() for path in SCRIPTS.rglob("*.py") if path.stem != "__init__")
-    return tuple(Example(name, ARGUMENTS.get(name, ()), FAILING.get(name, "")) for name in names if name not in NOT_RUN)
+    left_out = NOT_RUN.keys() | STREAMING.keys()
+    return tuple(
+        Example(name, ARGUMENTS.get(name, ()), FAILING.get(name, "")) for name in names if name not in left_out
+    )
 
 
 def write_inputs(directory: Path) -> None:

@@ -69,7 +69,7 @@ def test_pysparks_own_examples_run_unchanged(standing: Processes, tmp_path: Path
 
 
 @pytest.mark.skipif(not ALL_EXAMPLES, reason="takes up to an hour; ALL_EXAMPLES=1 runs it")
-@pytest.mark.parametrize("folder", [".", "ml", "mllib", "sql"])
+@pytest.mark.parametrize("folder", [".", "ml", "mllib", "sql", "sql/streaming", "streaming"])
 def test_all_examples_end_as_they_do_with_spark_submit(standing: Processes, tmp_path: Path, folder: str) -> None:
     chosen = [example for example in examples() if str(Path(example.script).parent) == folder]
     assert chosen
