@@ -16,9 +16,15 @@ from tests.cluster.commands import flintlock
 from tests.cluster.processes import Processes
 
 from flintlock.model.errors import Unavailable
+from flintlock.model.ids import AttemptId, BlobKey, JobId, RegionId
+from flintlock.model.jobgraph import Artifact, ArtifactKind, EngineKind, JobGraph
+from flintlock.model.regions import Region
+from flintlock.model.tasks import DeployTask, FailureKind, TaskFailed
 from flintlock.spark.cluster_environment import cluster_environment
 from flintlock.spark.engine.jvm import spark_home
-from flintlock.spark.environments import remove_unused
+from flintlock.spark.environments import environment_places, remove_unused
+from flintlock.spark.runner.pool import PoolSettings, runner_pool
+from flintlock.spark.runner_messages import DedicatedEngine
 
 READS_A_RESOURCE = """
 from pyspark.sql import SparkSession
@@ -157,3 +163,37 @@ def test_the_requirements_of_a_cluster_are_installed_into_an_environment_that_ha
         assert "Successfully installed" in (tmp_path / "engine.log").read_text()
 
     asyncio.run(scenario())
+
+
+def test_a_job_whose_executors_would_not_find_its_environment_fails_before_that_is_built(tmp_path: Path) -> None:
+    """No engine is needed for that: where executors work is known from the settings, here from those of the job."""
+    (tmp_path / "requirements.txt").write_text("no-such-package-of-flintlock\n")
+    artifact = Artifact(name="requirements.txt", blob=BlobKey("b"), size=1, kind=ArtifactKind.REQUIREMENTS)
+    job, config = JobId("ab" * 16), {"spark.master": "yarn"}
+    task = DeployTask(
+        attempt=AttemptId(job_id=job, region=RegionId(0), attempt=0),
+        graph=JobGraph(job_id=job, name="j", engine=EngineKind.DEDICATED, config=config, artifacts=(artifact,)),
+        region=Region(id=RegionId(0), steps=()),
+        slots=(0,),
+    )
+    settings = PoolSettings(
+        scratch_dir=str(tmp_path / "scratch"),
+        run_dir=str(tmp_path / "run"),
+        warm=0,
+        dedicated=DedicatedEngine(run_dir=""),
+        environments=environment_places(tmp_path / "caches", "hdfs:///work"),
+    )
+
+    async def run() -> object:
+        async with runner_pool(settings) as pool:
+            runner = await pool.take(task)
+            contents = {"requirements.txt": str(tmp_path / "requirements.txt")}
+            news = [each async for each in runner.run(task, str(tmp_path / "log"), contents)]
+            await runner.kill()
+            return news[-1]
+
+    outcome = asyncio.run(run())
+    assert isinstance(outcome, TaskFailed)
+    assert outcome.failure.kind is FailureKind.CONFIGURATION
+    assert "it needs an execution.work-dir that is mounted on all machines" in outcome.failure.message
+    assert not (tmp_path / "caches").exists()

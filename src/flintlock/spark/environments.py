@@ -45,17 +45,34 @@ _FORMAT: Final = "1"  # of environments: part of every key
 _CHECK: Final = "import flintlock.spark.runner.process, pyspark.sql.connect.session"
 
 
-def environments_directory(caches: Path, work_dir: str, *, has_executors: bool) -> Path:
-    """Return where environments are built: where executors on other machines, if there are some, find them.
-
-    That is the work directory, which all machines share, at the same path; without executors it is the user's cache.
-    """
-    place = work_dir.removeprefix("file://")
-    return Path(place) / "environments" if has_executors and place.startswith("/") else caches / "environments"
-
-
 class EnvironmentFailed(Exception):
     """An environment cannot be built; the message says why, with the last lines of what failed."""
+
+
+class EnvironmentPlaces(Struct, frozen=True, kw_only=True):
+    """Where environments are built, for those of a machine and for those that executors elsewhere use, too."""
+
+    own: str  # in the cache of this machine's user
+    shared: str = ""  # in the work directory, which all machines share, at the same path
+    not_shared: str = ""  # why there is no such place, with the remedy
+
+    def of(self, *, has_executors: bool) -> Path:
+        """Return where an environment is built. Raises EnvironmentFailed where executors would not find it."""
+        if has_executors and not self.shared:
+            raise EnvironmentFailed(self.not_shared)
+        return Path(self.shared if has_executors else self.own)
+
+
+def environment_places(caches: Path, work_dir: str, *, python_is_shipped: bool = False) -> EnvironmentPlaces:
+    """Return where environments are built. `python_is_shipped`: other machines do not have the one of this process."""
+    place, own = work_dir.removeprefix("file://"), str(caches / "environments")
+    if python_is_shipped:
+        reason = "they do not have the Python on which it is based: it came with this application of YARN (yarn.python)"
+    elif place.startswith("/"):
+        return EnvironmentPlaces(own=own, shared=str(Path(place) / "environments"))
+    else:
+        reason = f"it needs an execution.work-dir that is mounted on all machines, and that is {work_dir}"
+    return EnvironmentPlaces(own=own, not_shared=f"executors on other machines would not find it: {reason}")
 
 
 class EnvironmentSource(Struct, frozen=True, kw_only=True):

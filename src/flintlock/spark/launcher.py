@@ -25,6 +25,7 @@ from flintlock.config.options import (
     TM_ENGINE_START,
     TM_WARM_RUNNERS,
     WORKER_MEMORY,
+    YARN_PYTHON,
 )
 from flintlock.gateways.engine import Engine, RunnerPool
 from flintlock.host.cgroups import Cgroups, Group, claim
@@ -36,15 +37,18 @@ from flintlock.security.job_secrets import SecretFiles, SecretVariables
 from flintlock.spark.cluster_environment import cluster_environment
 from flintlock.spark.engine.class_path import missing_jar, missing_jar_text, with_class_path
 from flintlock.spark.engine.conf import is_protected
-from flintlock.spark.engine.executors.demand import has_executors, unusable_settings
+from flintlock.spark.engine.executors.demand import has_executors, is_shipped, unusable_settings
 from flintlock.spark.engine.handle import SparkEngine
 from flintlock.spark.engine.java import find_java
 from flintlock.spark.engine.messages import EngineSettings
-from flintlock.spark.environments import environments_directory
+from flintlock.spark.environments import EnvironmentFailed, environment_places
 from flintlock.spark.runner.pool import PoolSettings, runner_pool
 from flintlock.spark.runner_messages import DedicatedEngine
 
 log = structlog.get_logger()
+
+#: Set by YARN in each container.
+_CONTAINER_VARIABLE: Final = "CONTAINER_ID"
 
 
 class LocalEngineLauncher:
@@ -88,11 +92,15 @@ class LocalEngineLauncher:
         self._log_file.parent.mkdir(parents=True, exist_ok=True)
         self._claim()
         cgroup = self._engine_group()
-        engine_settings, pool_settings = self._engine_settings(cgroup), self._pool_settings()
+        engine_settings, pool_settings = self.engine_settings(cgroup), self._pool_settings()
         requirements = self._configuration.get(PYTHON_REQUIREMENTS)
         self._warn_unprotected(engine_settings.conf)
-        if (problem := unusable_settings(engine_settings.conf, engine_settings.lease_s)) is not None:
+        problem = unusable_settings(
+            engine_settings.conf, engine_settings.lease_s, python_is_shipped=self._python_is_shipped
+        )
+        if problem is not None:
             raise Invalid(f"the Spark engine cannot be started: {problem}")
+        environments = self._environments(requirements, pool_settings)
         if (missing := missing_jar(engine_settings.conf)) is not None:
             raise Unavailable(f"the Spark engine cannot be started: {missing_jar_text(missing)}")
         log.info(log_events.ENGINE_STARTING, java=engine_settings.java.home, origin=engine_settings.java.origin)
@@ -100,7 +108,7 @@ class LocalEngineLauncher:
             async with (
                 cluster_environment(
                     requirements,
-                    cache=Path(pool_settings.environments_dir),
+                    cache=environments,
                     run_dir=self._run_dir,
                     log_file=self._log_file,
                     environment=self._user_environment(),
@@ -155,7 +163,15 @@ class LocalEngineLauncher:
             log.warning(log_events.CGROUP_NOT_MADE, of="engine", reason=str(error))
             return None
 
-    def _engine_settings(self, group: Group | None) -> EngineSettings:
+    def _environments(self, requirements: str, pool: PoolSettings) -> Path:
+        """Return where the environment of the cluster's own requirements is built."""
+        try:
+            return pool.environments.of(has_executors=bool(requirements) and has_executors(self._master))
+        except EnvironmentFailed as error:
+            raise Invalid(f"{PYTHON_REQUIREMENTS.key}: {error}") from error
+
+    def engine_settings(self, group: Group | None) -> EngineSettings:
+        """Return what defines the engines of this TaskManager."""
         return EngineSettings(
             java=find_java(os.environ),
             scratch_dir=str(self._files_dir / "engine"),
@@ -175,6 +191,7 @@ class LocalEngineLauncher:
             archive_dir=str(self._archive_dir),
             environment=self._user_environment(),
             user=self._user,
+            in_container=_CONTAINER_VARIABLE in os.environ,
         )
 
     def _pool_settings(self) -> PoolSettings:
@@ -204,15 +221,18 @@ class LocalEngineLauncher:
                 conf=self._configuration.spark(),
                 archive_dir=str(self._archive_dir),
                 packages_dir=str(caches / "packages"),
+                python_is_shipped=self._python_is_shipped,
             ),
-            environments_dir=str(
-                environments_directory(caches, self._work_dir, has_executors=has_executors(self._master))
-            ),
+            environments=environment_places(caches, self._work_dir, python_is_shipped=self._python_is_shipped),
         )
 
     @property
     def _master(self) -> str:
         return self._configuration.spark().get("spark.master", "local")
+
+    @property
+    def _python_is_shipped(self) -> bool:
+        return _CONTAINER_VARIABLE in os.environ and is_shipped(self._configuration.get(YARN_PYTHON))
 
     @property
     def _worker_output(self) -> str:

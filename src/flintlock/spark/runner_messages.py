@@ -28,6 +28,7 @@ from flintlock.model.tasks import (
     TaskRunning,
 )
 from flintlock.spark.engine.publication.publish_plan import MaterialisedStep, StagedSink
+from flintlock.spark.environments import EnvironmentPlaces
 
 
 class Fork(Struct, frozen=True, kw_only=True, tag="fork"):
@@ -98,6 +99,7 @@ class DedicatedEngine(Struct, frozen=True, kw_only=True):
     conf: dict[str, str] = {}  # spark.* of the cluster; the job's own takes precedence
     archive_dir: str = ""  # of class archives; none are used where empty
     packages_dir: str = ""  # of downloaded packages; where empty: Spark's own default
+    python_is_shipped: bool = False  # other applications of YARN do not have it
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -128,7 +130,8 @@ class BuildEnvironment(Struct, frozen=True, kw_only=True, tag="build-environment
 
     task: DeployTask
     scratch: str
-    cache: str  # of environments
+    places: EnvironmentPlaces
+    has_executors: bool = False  # which need the environment, too
     artifacts: dict[str, str] = {}
     limits: Limits = Limits()
 

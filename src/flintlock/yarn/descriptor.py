@@ -44,6 +44,7 @@ from flintlock.config.options import (
     YARN_ATTEMPTS_INTERVAL,
     YARN_NODE_LABEL,
     YARN_PRIORITY,
+    YARN_PYTHON,
     YARN_QUEUE,
     YARN_ROLLED_LOGS,
     YARN_SHIP_ARCHIVES,
@@ -53,6 +54,7 @@ from flintlock.config.options import (
 from flintlock.host.files.whole_files import write_whole
 from flintlock.model.errors import Refused, Unavailable
 from flintlock.security.cluster_secret import FILE_NAME as SECRET_NAME
+from flintlock.spark.engine.executors.demand import is_shipped, unusable_with_shipped_python
 from flintlock.yarn.delegation_tokens import DelegationTokens, WithoutKerberos
 from flintlock.yarn.gateways import StagingGateway, YarnGateway
 from flintlock.yarn.layout import (
@@ -151,6 +153,9 @@ class YarnClusterDescriptor:
                 f"{YARN_ATTEMPTS.key} is {configuration.get(YARN_ATTEMPTS)}: more than one attempt needs"
                 f" {HA_TYPE.key}: zookeeper, as another attempt finds nothing of what the first one has stored"
             )
+        shipped = is_shipped(configuration.get(YARN_PYTHON))
+        if shipped and (problem := unusable_with_shipped_python(configuration.spark())) is not None:
+            raise Refused(problem)
         hosts = self._yarn.node_hosts()
         if not hosts:
             raise Unavailable("no node of YARN runs")

@@ -32,6 +32,7 @@ from flintlock.config.options import (
 from flintlock.ha.leader_info import ApplicationAttempt
 from flintlock.model.errors import NotFound, Refused
 from flintlock.security.cluster_secret import FILE_NAME as SECRET_NAME
+from flintlock.spark.engine.executors.demand import is_shipped
 from flintlock.yarn.gateways import StagingGateway
 from flintlock.yarn.messages import ContainerSize, Launch, StagedFile
 
@@ -139,7 +140,7 @@ def launch_of(
     """Return how a process of Flintlock is started in a container. `arguments` must not contain quotes or secrets."""
     variables = os.environ if environ is None else environ
     configured = configuration.get(YARN_PYTHON)
-    python = f"$PWD/{configured}" if configured and not configured.startswith("/") else configured or sys.executable
+    python = f"$PWD/{configured}" if is_shipped(configured) else configured or sys.executable
     command = (
         f"mkdir -p $PWD/{STATE_NAME} && ln -sfn <LOG_DIR> $PWD/{STATE_NAME}/log &&"
         f" exec {python} -m {module} --state-dir $PWD/{STATE_NAME} -D {SECRET_FILE.key}=$PWD/{SECRET_NAME}"

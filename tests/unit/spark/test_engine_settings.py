@@ -204,7 +204,7 @@ def test_executors_end_python_daemons_that_are_idle(master: str) -> None:
         log_file="/log",
         run_dir="/run",
         conf={"spark.master": master},
-        environment={"CONTAINER_ID": "container_1700000000000_0007_01_000002"},
+        in_container=True,
     )
     there = engine_conf(settings)
 
@@ -222,7 +222,6 @@ def test_executors_on_yarn_keep_sparks_daemon_where_nodes_may_not_have_flintlock
         log_file="/log",
         run_dir="/run",
         conf={"spark.master": "yarn"},
-        environment={},
     )
     made = engine_conf(settings)
     assert not {"spark.python.daemon.module", "spark.executorEnv.FLINTLOCK_PYTHON_DAEMON_IDLE_S"} & made.keys()

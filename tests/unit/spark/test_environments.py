@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from flintlock.model.ids import BlobKey, JobId
-from flintlock.model.jobgraph import Artifact, ArtifactKind, JobGraph
+from flintlock.model.jobgraph import Artifact, ArtifactKind, EngineKind, JobGraph
 from flintlock.model.tasks import FailureKind
 from flintlock.spark import environments
 from flintlock.spark.environments import (
@@ -21,12 +21,14 @@ from flintlock.spark.environments import (
     EnvironmentSource,
     build_environment,
     environment_key,
-    environments_directory,
+    environment_places,
     open_environment,
     remove_unused,
     source_of,
 )
 from flintlock.spark.region.errors.failures import environment_failure
+from flintlock.spark.runner.defaults import RunnerDefaults
+from flintlock.spark.runner_messages import DedicatedEngine
 
 OWN = f"python{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -223,7 +225,41 @@ def test_environments_are_where_executors_find_them() -> None:
     """The cache of a machine's user is on that machine; the work directory is on all of them."""
     caches, work = Path("/home/flintlock/.cache"), "/shared/work"
     shared = Path("/shared/work/environments")
-    assert environments_directory(caches, work, has_executors=False) == caches / "environments"
-    assert environments_directory(caches, work, has_executors=True) == shared
-    assert environments_directory(caches, f"file://{work}", has_executors=True) == shared
-    assert environments_directory(caches, "hdfs:///work", has_executors=True) == caches / "environments"
+    assert environment_places(caches, work).of(has_executors=False) == caches / "environments"
+    assert environment_places(caches, work).of(has_executors=True) == shared
+    assert environment_places(caches, f"file://{work}").of(has_executors=True) == shared
+
+
+@pytest.mark.parametrize(
+    ("work_dir", "python_is_shipped", "reason"),
+    [
+        ("hdfs:///work", False, "it needs an execution.work-dir that is mounted on all machines, and that is hdfs:///"),
+        ("/shared/work", True, "the Python on which it is based: it came with this application of YARN"),
+    ],
+)
+def test_an_environment_that_executors_would_not_find_is_refused(
+    work_dir: str, python_is_shipped: bool, reason: str
+) -> None:
+    places = environment_places(Path("/caches"), work_dir, python_is_shipped=python_is_shipped)
+
+    with pytest.raises(EnvironmentFailed, match=f"executors on other machines would not find it: .*{reason}"):
+        places.of(has_executors=True)
+    assert places.of(has_executors=False) == Path("/caches/environments")
+
+
+@pytest.mark.parametrize(
+    ("engine", "of_cluster", "of_job", "master"),
+    [
+        (EngineKind.SHARED, "yarn", "spark://ignored:7077", "yarn"),
+        (EngineKind.DEDICATED, "yarn", "local[2]", "local[2]"),
+        (EngineKind.DEDICATED, "local[2]", "yarn", "yarn"),
+        (EngineKind.AUTO, "local[2]", "yarn", "yarn"),
+    ],
+)
+def test_which_executors_use_the_environment_of_a_job_depends_on_its_driver(
+    engine: EngineKind, of_cluster: str, of_job: str, master: str
+) -> None:
+    defaults = RunnerDefaults(scratch_dir="", dedicated=DedicatedEngine(run_dir="", conf={"spark.master": of_cluster}))
+    graph = JobGraph(job_id=JobId("ab" * 16), name="j", engine=engine, config={"spark.master": of_job})
+
+    assert defaults.master_of(graph) == master

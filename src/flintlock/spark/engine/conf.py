@@ -10,16 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from flintlock.spark.engine.executors.demand import executor_defaults, has_executors, is_local
+from flintlock.spark.engine.executors.demand import YARN_JARS, executor_defaults, has_executors, is_local
 from flintlock.spark.engine.jvm import spark_home
 from flintlock.spark.engine.messages import EngineSettings
 from flintlock.spark.engine.python.python_daemon import IDLE_VARIABLE, MEMORY_VARIABLE, MODULE
 from flintlock.spark.engine.python.worker_output import PIPES_VARIABLE
 
 CONNECT_PLUGIN: Final = "org.apache.spark.sql.connect.SparkConnectPlugin"
-#: Set by YARN in each container.
-CONTAINER_VARIABLE: Final = "CONTAINER_ID"
-_YARN_JARS: Final = frozenset({"spark.yarn.jars", "spark.yarn.archive"})
 ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
@@ -102,7 +99,7 @@ def _yarn_defaults(master: str, conf: Mapping[str, str]) -> dict[str, str]:
 
     By default Spark would copy all of them to YARN's file system at each start of a driver.
     """
-    if master != "yarn" or _YARN_JARS & conf.keys():
+    if master != "yarn" or YARN_JARS & conf.keys():
         return {}
     return {"spark.yarn.jars": f"local:{spark_home()}/jars/*"}
 
@@ -130,7 +127,7 @@ def _python_workers(settings: EngineSettings, master: str) -> dict[str, str]:
         own = settings.worker_memory > 0 or (bool(settings.worker_output) and same_python)
         return {"spark.python.daemon.module": MODULE} if own else {}
     daemon = {"spark.python.daemon.module": MODULE, f"spark.executorEnv.{IDLE_VARIABLE}": _IDLE_S}
-    there = master.startswith("spark://") or (master == "yarn" and CONTAINER_VARIABLE in settings.environment)
+    there = master.startswith("spark://") or (master == "yarn" and settings.in_container)
     ending = daemon if same_python and there else {}
     if settings.worker_memory <= 0:
         return ending

@@ -46,6 +46,7 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
     environment: dict[str, str] = msgspec.field(default_factory=lambda: dict(os.environ))
     user: RunnerUser | None = None  # whom its processes run as; None: the user of this one
     python: str = sys.executable
+    in_container: bool = False  # of YARN, whose nodes then have Flintlock, at the same path
     start_timeout_s: float = 300.0  # an engine that is not ready by then is ended
     archive_dir: str = ""  # of class archives; none are used where empty
     record_archive: bool = False  # write one and end; the engine serves nothing else

@@ -57,7 +57,8 @@ def start(message: Run, artifacts: Artifacts, *, directory: str) -> None:
         raise TaskError(FailureKind.CONFIGURATION, "this TaskManager starts no dedicated engines")
     modules = ",".join(str(path) for path in artifacts.uploads)
     given = {**engine.conf, **session_config(task, message.cores)}
-    if (problem := unusable_settings(given, engine.lease_s)) is not None:
+    problem = unusable_settings(given, engine.lease_s, python_is_shipped=engine.python_is_shipped)
+    if problem is not None:
         raise TaskError(FailureKind.CONFIGURATION, f"the job's own Spark driver cannot be started: {problem}")
     conf = dedicated_conf(
         task.graph.name,

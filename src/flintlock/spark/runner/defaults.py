@@ -16,9 +16,11 @@ from flintlock.host.cgroups import Cgroups, Group
 from flintlock.host.logs.stderr_spans import spans_path
 from flintlock.host.runner_user import RunnerUser
 from flintlock.model import log_events
+from flintlock.model.jobgraph import EngineKind, JobGraph
 from flintlock.model.tasks import DeployTask, TaskMetrics
 from flintlock.security.job_secrets import SecretProvider
 from flintlock.spark.engine.publication.publish_plan import FileListing, UnsharedPath
+from flintlock.spark.environments import EnvironmentPlaces
 from flintlock.spark.runner_messages import DedicatedEngine, Limits
 
 log = structlog.get_logger(__name__)
@@ -88,8 +90,14 @@ class RunnerDefaults(Struct, frozen=True, kw_only=True):
     output_limit: int = 64 << 20  # bytes of captured output that are written to the log
     cgroups: Cgroups | None = None  # where groups for runners can be made
     secrets: tuple[SecretProvider, ...] = ()  # where the secrets of jobs are read
-    environments_dir: str = ""  # of the Python environments of jobs
+    environments: EnvironmentPlaces = EnvironmentPlaces(own="")  # of the Python environments of jobs
     user: RunnerUser | None = None  # whom runners run as; None: the user of this process
+
+    def master_of(self, graph: JobGraph) -> str:
+        """Return the master of the Spark driver that a job uses, or may come to use."""
+        of_cluster = self.dedicated.conf if self.dedicated is not None else {}
+        own = graph.config if graph.engine is not EngineKind.SHARED else {}
+        return {**of_cluster, **own}.get("spark.master", "local")
 
     def scratch(self, number: int) -> Path:
         """Return the directory of a runner's task. That of a user's own cannot be guessed by the user's other tasks."""

@@ -37,6 +37,7 @@ from flintlock.model.tasks import (
     TaskRunning,
 )
 from flintlock.security.job_secrets import read_secrets
+from flintlock.spark.engine.executors.demand import has_executors
 from flintlock.spark.engine.publication.publish_plan import MaterialisedStep, StagedSink
 from flintlock.spark.framing import frame, read_message
 from flintlock.spark.runner.defaults import EngineServices, OperationMetrics, RunnerControl, RunnerDefaults
@@ -267,7 +268,8 @@ class ForkedRunner:
             BuildEnvironment(
                 task=task,
                 scratch=str(self.scratch),
-                cache=self._defaults.environments_dir,
+                places=self._defaults.environments,
+                has_executors=has_executors(self._defaults.master_of(task.graph)),
                 artifacts=dict(artifacts),
                 limits=self._limits,
             )
@@ -332,6 +334,7 @@ class ForkedRunner:
         if self.alive:
             self._control.kill(self.number)
         await asyncio.shield(self._exited)
+        self._writer.close()
 
     async def exited(self) -> Exited:
         """Return how it ended, once it has."""

@@ -41,6 +41,7 @@ from flintlock.model.jobgraph import EngineKind, JobGraph
 from flintlock.model.tasks import DeployTask
 from flintlock.security.job_secrets import SecretProvider
 from flintlock.spark.engine.python.worker_output import PIPES_VARIABLE
+from flintlock.spark.environments import EnvironmentPlaces
 from flintlock.spark.framing import frame, read_message
 from flintlock.spark.region.session_config import default_config
 from flintlock.spark.runner.auto_runner import AutoRunner
@@ -88,7 +89,7 @@ class PoolSettings(Struct, frozen=True, kw_only=True):
     output_limit: int = 64 << 20  # bytes of each attempt's output that are written
     cgroups: Cgroups | None = None  # where groups for runners can be made
     secrets: tuple[SecretProvider, ...] = ()  # where the secrets of jobs are read
-    environments_dir: str = ""  # of the Python environments of jobs
+    environments: EnvironmentPlaces = EnvironmentPlaces(own="")  # of the Python environments of jobs
     user: RunnerUser | None = None  # whom template and runners run as; None: the user of this process
     python: str = sys.executable
     environment: dict[str, str] | None = None  # of the template; where None: this process's
@@ -131,7 +132,7 @@ class ForkingPool:
             output_limit=settings.output_limit,
             cgroups=settings.cgroups,
             secrets=settings.secrets,
-            environments_dir=settings.environments_dir,
+            environments=settings.environments,
             user=settings.user,
         )
         self._tasks: Final = tasks

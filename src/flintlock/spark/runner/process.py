@@ -245,7 +245,8 @@ class RunnerProcess:
                 build_environment(source, directory, parents)
 
             with self._interruption.armed():
-                environment = open_environment(Path(message.cache), environment_key(source, parents), build)
+                cache = message.places.of(has_executors=message.has_executors)
+                environment = open_environment(cache, environment_key(source, parents), build)
         except Interrupted:
             self._end(TaskFailed(failure=_INTERRUPTED))
         except Exception as error:  # noqa: BLE001 - the TaskManager waits for an outcome

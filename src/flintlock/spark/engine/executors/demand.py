@@ -19,6 +19,8 @@ _DYNAMIC: Final = "spark.dynamicAllocation.enabled"
 _REGISTERED_RATIO: Final = "spark.scheduler.minRegisteredResourcesRatio"
 _REGISTRATION_TIME: Final = "spark.scheduler.maxRegisteredResourcesWaitingTime"
 _DEPLOY_MODE: Final = "spark.submit.deployMode"
+#: Where executors on YARN find Spark.
+YARN_JARS: Final = frozenset({"spark.yarn.jars", "spark.yarn.archive"})
 _IMAGES: Final = ("spark.kubernetes.container.image", "spark.kubernetes.executor.container.image")
 
 #: What Spark raises for every call once its application has ended.
@@ -48,11 +50,32 @@ def executor_defaults(master: str, conf: Mapping[str, str], *, cores: int, lease
     return {**_size(master, conf, cores), **_registration(master, conf, cores), **lease_defaults(lease_s)}
 
 
-def unusable_settings(conf: Mapping[str, str], lease_s: float) -> str | None:
+def unusable_settings(conf: Mapping[str, str], lease_s: float, *, python_is_shipped: bool = False) -> str | None:
     """Return why no driver may be started with these settings; None if one may."""
     if (problem := unusable_master(conf)) is not None or not has_executors(conf.get("spark.master", "local")):
         return problem
+    if python_is_shipped and (problem := unusable_with_shipped_python(conf)) is not None:
+        return problem
     return outlived_lease(conf, lease_s)
+
+
+def is_shipped(yarn_python: str) -> bool:
+    """Return whether this Python (`yarn.python`) is only in the directories of its application's own containers."""
+    return bool(yarn_python) and not yarn_python.startswith("/")
+
+
+def unusable_with_shipped_python(conf: Mapping[str, str]) -> str | None:
+    """Return why executors would find neither Python nor Spark; None if these settings say where both are.
+
+    Executors on YARN are containers of another application, which do not have what is shipped with that of the driver.
+    """
+    if conf.get("spark.master") != "yarn" or ("spark.pyspark.python" in conf and YARN_JARS & conf.keys()):
+        return None
+    return (
+        "spark.master=yarn: its executors have neither the Python that is shipped with this application (yarn.python),"
+        " nor the Spark in it. Set spark.pyspark.python to a Python with PySpark of all nodes, and spark.yarn.jars"
+        " or spark.yarn.archive to where they find Spark. Or leave spark.master out: an engine works in its container"
+    )
 
 
 def unusable_master(conf: Mapping[str, str]) -> str | None:
