@@ -2,9 +2,11 @@
 
 The job, or the program (which is a job, too), is stored before the Dispatcher starts:
 
-    no record, nothing stored   the job is stored, as if it had been submitted
-    no record, stored           it is recovered like any job, and awaited
+    nothing stored, no record   the job is stored, as if it had been submitted
+    stored, no record           it is recovered like any job, and awaited
     record                      it has ended: the cluster ends with the recorded status, whatever is stored
+
+Where the job is stored, nothing waits for the record, which may be far away: work that runs has its leader before.
 
 The record of the end is outside of the HA data, which is removed with the cluster, and durable before that is removed.
 So a JobManager that is started again at any moment, by a supervisor that knows nothing of the removal, never runs the
@@ -179,9 +181,9 @@ class ClusterJob:
                 lambda: stores.results.known((self.job_id,)), patience_s=PATIENCE_S
             )
             self.program_jobs.begin_term(program_ended=bool(ended))
-        if await self.record.read() is not None:
-            return
         if await gate.retry_until_acknowledged(lambda: _is_stored(stores, self.job_id), patience_s=PATIENCE_S):
+            return
+        if await self.record.read() is not None:
             return
         overrides = services.configuration.get(PARALLELISM_OVERRIDES)
         graph = core.accepted_graph(JobSubmission(graph=await self.source.load()), services.versions, overrides)

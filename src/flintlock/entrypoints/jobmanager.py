@@ -126,7 +126,7 @@ class ClusterEntrypoint:
             blobs = self._instrument("blobs", server)
             await blobs.start()
             rpc.serve(BlobGateway, blobs)
-            mode = deployment_mode(self._settings, blobs, self._platform.keep_end)
+            mode = deployment_mode(self._settings, blobs, self._platform)
             mode = replace(mode, removes_ha_data=mode.removes_ha_data or self._platform.ends_for_good)
             components = JobManagerComponents(self._parts(mode, ha, rpc, channels, blobs))
             rest = serving_rest(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -39,17 +39,22 @@ class BlobStorage(Protocol):
         ...
 
 
-async def in_place(_file: Path) -> None:
-    """Keep the record of a job's end where it was written: in a directory that each start of a JobManager has."""
+class EndStorage(Protocol):
+    """Where the record of a job's end is kept, beside the file with it: a part of a Platform."""
+
+    async def keep_end(self, file: Path) -> None:
+        """Keep this file where a JobManager that is started again finds it. Raises OSError."""
+        ...
+
+    async def find_end(self, file: Path) -> None:
+        """Put the record that an earlier start has kept into this file; leave no file if none has. Raises OSError."""
+        ...
 
 
-def deployment_mode(
-    settings: ProcessSettings, blobs: BlobStorage, keep_end: Callable[[Path], Awaitable[None]] = in_place
-) -> DeploymentMode:
+def deployment_mode(settings: ProcessSettings, blobs: BlobStorage, ends: EndStorage) -> DeploymentMode:
     """Return the mode of the cluster: per-job or application if its state directory has a job, else session.
 
-    `keep_end` keeps the file with the end of the job where a JobManager that is started again finds it. Raises Invalid
-    for a job that cannot be run, before this JobManager contends for leadership.
+    Raises Invalid for a job that cannot be run, before this JobManager contends for leadership.
     """
     directory = JobDirectory(settings.state_dir)
     description = directory.describe()
@@ -62,7 +67,7 @@ def deployment_mode(
         )
     application = ClusterJob(
         source=DirectoryJobSource(directory, description, blobs),
-        record=FileJobEndRecord(directory, keep_end),
+        record=FileJobEndRecord(directory, ends),
         result_timeout_s=result_timeout_s(settings.configuration, description),
         program_jobs=ProgramJobs(description.job_id) if description.application else None,
     )
@@ -112,19 +117,21 @@ class DirectoryJobSource:
 class FileJobEndRecord:
     """A JobEndRecord: the file `end.json`."""
 
-    def __init__(self, directory: JobDirectory, keep: Callable[[Path], Awaitable[None]] = in_place) -> None:
+    def __init__(self, directory: JobDirectory, ends: EndStorage) -> None:
         self._directory: Final = directory
-        self._keep: Final = keep
+        self._ends: Final = ends
 
     async def read(self) -> ApplicationStatus | None:
-        """Read the file."""
+        """Read the file, once it is found."""
+        if not self._directory.end_file.exists():
+            await self._ends.find_end(self._directory.end_file)
         end = await asyncio.to_thread(self._directory.read_end)
         return None if end is None else end.application_status
 
     async def write(self, end: ClusterEnd) -> None:
         """Write the file."""
         await asyncio.to_thread(self._write, end)
-        await self._keep(self._directory.end_file)
+        await self._ends.keep_end(self._directory.end_file)
 
     def _write(self, end: ClusterEnd) -> None:
         attempts = translate.attempts(end.snapshot)

@@ -41,6 +41,10 @@ class Platform(Protocol):
         """
         ...
 
+    async def find_end(self, file: Path) -> None:
+        """Put the record that an earlier start has kept into this file; leave no file if none has. Raises OSError."""
+        ...
+
     async def finish(self, status: ApplicationStatus) -> None:
         """The cluster has shut down with this status: nothing starts this JobManager again. Called while it serves."""
         ...
@@ -65,6 +69,9 @@ class MachinePlatform:
 
     async def keep_end(self, file: Path) -> None:
         """The state directory is the same for each start: it is there already."""
+
+    async def find_end(self, file: Path) -> None:
+        """Likewise."""
 
     async def finish(self, status: ApplicationStatus) -> None:
         """See `Platform`."""

@@ -2,7 +2,8 @@
 
 It registers once REST listens, so that the tracking URL is known, and requests containers for TaskManagers as active
 mode needs them. Nothing else waits for that, nor for the bridge: the next attempt leads, and tasks that run have a
-leader again, while the JVM starts. When the cluster has shut down, it unregisters with its status, and the staging
+leader again, while the JVM starts. Only one that finds nothing stored of the cluster's own job asks first whether that
+has ended. When the cluster has shut down, it unregisters with its status, and the staging
 directory is removed. If it is killed, or ends by an error, YARN starts the next attempt, if the application has more
 than one: the containers run on, and that attempt takes them over. The bridge to YARN is its child; without it this
 process ends.
@@ -15,7 +16,7 @@ import os
 import subprocess
 import tarfile
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -152,6 +153,19 @@ class YarnPlatform:
         except FlintlockError as error:
             raise OSError(f"{END_NAME} of the staging directory: {error.public}") from error
 
+    async def find_end(self, file: Path) -> None:
+        """Read it in the staging directory, if there was an earlier attempt. Waits for the registration."""
+        if self.attempt is not None and self.attempt.number == 1:
+            return
+        await self._containers.registered.wait()
+        try:
+            content = await self._containers.call(lambda: self._staging().read(END_NAME))
+        except NotFound:
+            return
+        except FlintlockError as error:
+            raise OSError(f"{END_NAME} of the staging directory: {error.public}") from error
+        await asyncio.to_thread(write_whole, file, content, mode=0o600)
+
     async def finish(self, status: ApplicationStatus) -> None:
         """Unregister: YARN starts no other attempt. Then remove what the application has staged."""
         final = _FINAL[status]
@@ -179,19 +193,11 @@ class YarnPlatform:
         return structs.replace(launch, environment={**launch.environment, APPLICATION_REST_VARIABLE: self._rest_url})
 
 
-def unpack_job(archive: Path, staging: Callable[[], StagingGateway], state_dir: Path) -> None:
-    """Put the job of a per-job cluster, and its end if an earlier attempt has recorded one, where they belong.
-
-    Idempotent. Waits for the bridge if there is a job. Raises OSError, Unavailable.
-    """
-    if not archive.is_file():
-        return
-    directory = JobDirectory(state_dir)
-    if not directory.path.exists():
+def unpack_job(archive: Path, state_dir: Path) -> None:
+    """Put the job of a per-job cluster where it belongs, if it is for one. Idempotent. Raises OSError."""
+    if archive.is_file() and not JobDirectory(state_dir).path.exists():
         with tarfile.open(archive) as tar:
             tar.extractall(state_dir, filter="data")
-    with suppress(NotFound):
-        write_whole(directory.end_file, staging().read(END_NAME), mode=0o600)
 
 
 def _diagnostics(directory: JobDirectory, status: ApplicationStatus) -> str:
@@ -227,6 +233,6 @@ async def serve(settings: ProcessSettings, bridge: subprocess.Popen[str] | None 
     application_id, root = configuration.get(YARN_APPLICATION_ID), configuration.get(YARN_STAGING)
     with opening_bridge(os.environ, bridge) as jvm, closing(BridgedApplicationMaster(jvm)) as master:
         staging = cache(lambda: BridgedStaging(jvm(), application_id, root))
-        unpack_job(Path.cwd() / JOB_NAME, staging, settings.state_dir)
+        unpack_job(Path.cwd() / JOB_NAME, settings.state_dir)
         platform = YarnPlatform(settings, master, staging, attempt_of(os.environ))
         return await ClusterEntrypoint(settings, platform=platform).run()

@@ -51,6 +51,8 @@ class Disk:
         self.loads = 0
         self.ends: list[ClusterEnd] = []
         self.fail_with: OSError | None = None
+        self.answers: Final = asyncio.Event()  # set; reads wait while it is not
+        self.answers.set()
 
     @property
     def job_id(self) -> JobId:
@@ -62,6 +64,7 @@ class Disk:
 
     async def read(self) -> ApplicationStatus | None:
         await asyncio.sleep(0)
+        await self.answers.wait()
         return self.ends[0].status if self.ends else None
 
     async def write(self, end: ClusterEnd) -> None:
@@ -193,6 +196,23 @@ async def test_a_cluster_that_is_shut_down_before_its_job_ends_keeps_everything_
         (await again.job_master()).finish(rows())
         assert await contending is ApplicationStatus.SUCCEEDED
     assert cluster.disk.loads == 1, "the stored job continues"
+
+
+@virtual_time
+async def test_a_leader_of_a_stored_job_does_not_wait_for_the_record_of_its_end() -> None:
+    """Work that runs has its leader again while the record cannot be read yet; the cluster ends only after that."""
+    cluster = JobCluster()
+    async with cluster.running():
+        await cluster.job_master()
+    cluster.disk.answers.clear()
+
+    again = JobCluster(cluster.harness.cluster, cluster.disk)
+    async with again.running() as contending:
+        (await again.job_master()).finish(rows())
+        await asyncio.sleep(100)
+        assert not contending.done()
+        cluster.disk.answers.set()
+        assert await contending is ApplicationStatus.SUCCEEDED
 
 
 @virtual_time

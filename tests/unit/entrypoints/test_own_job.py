@@ -42,6 +42,20 @@ class Blobs:
         return BlobKey("key"), len(content)
 
 
+class Ends:
+    """Keeps the records of ends elsewhere."""
+
+    def __init__(self) -> None:
+        self.kept: list[bytes] = []
+
+    async def keep_end(self, file: Path) -> None:
+        self.kept.append(file.read_bytes())
+
+    async def find_end(self, file: Path) -> None:
+        for content in self.kept[-1:]:
+            file.write_bytes(content)
+
+
 def written(state_dir: Path, document: dict[str, object]) -> JobDirectory:
     directory = JobDirectory(state_dir)
     description = JobDescription(job_id=A, submitted_by="ada", files=("lib.zip",))
@@ -54,9 +68,9 @@ def settings(state_dir: Path) -> ProcessSettings:
 
 
 def test_the_state_directory_decides_the_mode(tmp_path: Path) -> None:
-    assert deployment_mode(settings(tmp_path / "none"), Blobs()) is SESSION
+    assert deployment_mode(settings(tmp_path / "none"), Blobs(), Ends()) is SESSION
     written(tmp_path / "job", {"name": "small", "steps": STEPS, "artifacts": ["lib.zip"]})
-    mode = deployment_mode(settings(tmp_path / "job"), Blobs())
+    mode = deployment_mode(settings(tmp_path / "job"), Blobs(), Ends())
     assert (mode.name, mode.removes_ha_data) == ("per-job", True)
 
 
@@ -70,14 +84,14 @@ def test_a_program_is_refused_where_user_code_may_not_read_the_secret(tmp_path: 
     description = JobDescription(job_id=A, application=True)
     document = json.dumps({"name": "small", "steps": STEPS}).encode()
     JobDirectory(tmp_path).create(description, document, {}, ClusterSpec())
-    assert deployment_mode(settings(tmp_path), Blobs()).name == "application"
+    assert deployment_mode(settings(tmp_path), Blobs(), Ends()).name == "application"
     with_user = ProcessSettings(
         state_dir=tmp_path,
         configuration=Configuration({"taskmanager.runner.user": "nobody"}),
         secret=ClusterSecret(b"s" * 32),
     )
     with pytest.raises(Invalid, match="runner"):
-        deployment_mode(with_user, Blobs())
+        deployment_mode(with_user, Blobs(), Ends())
 
 
 def test_the_graph_has_the_id_the_submitter_and_the_artifacts_of_the_directory(tmp_path: Path) -> None:
@@ -106,17 +120,13 @@ def test_a_job_that_cannot_run_is_refused_before_the_jobmanager_contends(
 ) -> None:
     written(tmp_path, {"name": "small", "steps": STEPS, "artifacts": ["lib.zip"], **changed})
     with pytest.raises(Invalid, match=problem):
-        deployment_mode(settings(tmp_path), Blobs())
+        deployment_mode(settings(tmp_path), Blobs(), Ends())
 
 
 def test_the_end_has_the_document_that_run_prints(tmp_path: Path) -> None:
     directory = written(tmp_path, {"name": "small", "steps": STEPS})
-    kept: list[bytes] = []
-
-    async def keep(file: Path) -> None:
-        kept.append(file.read_bytes())
-
-    record = FileJobEndRecord(directory, keep)
+    ends = Ends()
+    record = FileJobEndRecord(directory, ends)
     assert asyncio.run(record.read()) is None
     job = graph(A)
     snapshot = JobSnapshot(
@@ -140,7 +150,9 @@ def test_the_end_has_the_document_that_run_prints(tmp_path: Path) -> None:
     )
 
     assert asyncio.run(record.read()) is ApplicationStatus.SUCCEEDED
-    assert kept == [directory.end_file.read_bytes()]  # before the record counts as durable
+    assert ends.kept == [directory.end_file.read_bytes()]  # before the record counts as durable
+    directory.end_file.unlink()  # a JobManager that is started again has another directory
+    assert asyncio.run(record.read()) is ApplicationStatus.SUCCEEDED
     end = directory.read_end()
     assert end is not None
     assert json.loads(bytes(end.jobs)) == [{"jobid": A, "name": "job", "status": "FINISHED"}]

@@ -48,6 +48,11 @@ class Application:
         self.staging.put("cluster-secret", place / "cluster-secret")
         self.platform = YarnPlatform(self.settings, self.master, lambda: self.staging)
 
+    def attempt(self, number: int) -> YarnPlatform:
+        """Return the platform of another attempt of it."""
+        attempt = ApplicationAttempt(application="application_1_0001", number=number)
+        return YarnPlatform(self.settings, FakeApplicationMaster(), lambda: self.staging, attempt)
+
 
 def test_a_task_manager_has_the_files_of_the_application_and_the_address_of_its_job_manager(tmp_path: Path) -> None:
     async def scenario() -> None:
@@ -147,7 +152,7 @@ def archive_of_a_job(place: Path, *, application: bool = False) -> Path:
 def test_the_job_of_a_per_job_cluster_comes_with_the_files_of_its_application(tmp_path: Path) -> None:
     archive = archive_of_a_job(tmp_path)
     for _ in range(2):  # an attempt that is started again in the same container
-        unpack_job(archive, FakeStaging, tmp_path / "state")
+        unpack_job(archive, tmp_path / "state")
     directory = JobDirectory(tmp_path / "state")
     description = directory.describe()
     assert description is not None
@@ -157,30 +162,52 @@ def test_the_job_of_a_per_job_cluster_comes_with_the_files_of_its_application(tm
 
 
 def test_a_session_has_no_job(tmp_path: Path) -> None:
-    unpack_job(tmp_path / "job.tar", FakeStaging, tmp_path)
+    unpack_job(tmp_path / "job.tar", tmp_path)
     assert JobDirectory(tmp_path).describe() is None
 
 
 def test_the_next_attempt_finds_the_end_of_the_job_and_does_not_run_it_again(tmp_path: Path) -> None:
     """The first one dies after the HA data was removed, and before it has unregistered."""
-
-    async def first(application: Application) -> None:
-        directory = JobDirectory(tmp_path / "first")
-        directory.path.mkdir(parents=True)
-        directory.write_end(JobEnd(application_status=ApplicationStatus.FAILED))
-        await application.platform.keep_end(directory.end_file)
-
     application = Application(tmp_path)
-    asyncio.run(first(application))
-    unpack_job(archive_of_a_job(tmp_path), lambda: application.staging, tmp_path / "second")
-    end = JobDirectory(tmp_path / "second").read_end()
+    first, second = JobDirectory(tmp_path / "1"), JobDirectory(tmp_path / "2")
+    for directory in (first, second):
+        directory.path.mkdir(parents=True)
+
+    async def scenario() -> None:
+        first.write_end(JobEnd(application_status=ApplicationStatus.FAILED))
+        await application.attempt(1).keep_end(first.end_file)
+
+        next_one = application.attempt(2)
+        async with asyncio.TaskGroup() as tasks:
+            finding = tasks.create_task(next_one.find_end(second.end_file), name="finding")
+            await asyncio.sleep(0)
+            assert not finding.done(), "the bridge is opened by the registration"
+            async with next_one.serving("http://10.0.0.1:8081"):
+                await finding
+
+    asyncio.run(scenario())
+    end = second.read_end()
     assert end is not None
     assert end.application_status is ApplicationStatus.FAILED
 
 
+def test_an_end_that_no_attempt_has_kept_is_not_found(tmp_path: Path) -> None:
+    """The first attempt has no earlier one: it does not wait for its registration."""
+
+    async def scenario() -> None:
+        application = Application(tmp_path)
+        await application.attempt(1).find_end(tmp_path / "end.json")
+        second = application.attempt(2)
+        async with second.serving("http://10.0.0.1:8081"):
+            await second.find_end(tmp_path / "end.json")
+
+    asyncio.run(scenario())
+    assert not (tmp_path / "end.json").exists()
+
+
 def test_yarn_shows_why_the_job_has_failed(tmp_path: Path) -> None:
     application = Application(tmp_path)
-    unpack_job(archive_of_a_job(tmp_path), lambda: application.staging, tmp_path)
+    unpack_job(archive_of_a_job(tmp_path), tmp_path)
     job = Raw(
         b'{"failure": {"kind": "user code", "message": "no x", "exception": "KeyError",'
         b' "frames": [{"file": "nightly.py", "line": 7, "function": "main", "source": "row[x]"}]}}'
@@ -201,7 +228,7 @@ def test_yarn_shows_why_the_job_has_failed(tmp_path: Path) -> None:
 
 def test_yarn_shows_which_jobs_of_a_program_have_failed_that_it_has_left(tmp_path: Path) -> None:
     application = Application(tmp_path)
-    unpack_job(archive_of_a_job(tmp_path, application=True), lambda: application.staging, tmp_path)
+    unpack_job(archive_of_a_job(tmp_path, application=True), tmp_path)
     jobs = Raw(
         b'[{"jobid": "cd", "name": "first", "status": "FINISHED"}, {"jobid": "ef", "name": "left", "status": "FAILED"}]'
     )
@@ -221,7 +248,7 @@ def test_yarn_shows_which_jobs_of_a_program_have_failed_that_it_has_left(tmp_pat
 def test_only_task_managers_of_an_application_have_the_address_of_its_rest_api(tmp_path: Path) -> None:
     async def environment(place: Path, *, application: bool) -> dict[str, str]:
         place.mkdir()
-        unpack_job(archive_of_a_job(place, application=application), FakeStaging, place)
+        unpack_job(archive_of_a_job(place, application=application), place)
         started = Application(place)
         opener = started.platform.workers("10.0.0.1:4711")
         assert opener is not None
