@@ -42,6 +42,8 @@ def configuration() -> str:
         "Defaults < `flintlock.yaml` < environment (`FLINTLOCK_` and the key in capitals, `.` and `-` as `_`) < `-D`",
         "and flags. Options of scope *job* may also be set in a job's own `config`, which takes precedence.",
         "`spark.*` of the cluster configures engines; `spark.*` of a job sets its session.",
+        "`containerized.master.env.NAME` and `containerized.taskmanager.env.NAME` set the environment variable NAME of",
+        "JobManagers and TaskManagers in containers of YARN ([deployment](deployment.md#a-cluster-on-yarn)).",
         "",
         "| key | takes | default | scope | meaning |",
         "|---|---|---|---|---|",

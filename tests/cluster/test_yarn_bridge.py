@@ -8,15 +8,17 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec import structs
 
 from flintlock.model.errors import NotFound, Unavailable
 from flintlock.yarn.bridge import YarnJvm, running_bridge, start_bridge
 from flintlock.yarn.bridge_watch import watch_bridge
-from flintlock.yarn.client_bridge import BridgedStaging, launch_context
+from flintlock.yarn.client_bridge import BridgedStaging, launch_context, submission_context
 from flintlock.yarn.master_bridge import BridgedApplicationMaster
-from flintlock.yarn.messages import Container, Launch
+from flintlock.yarn.messages import ApplicationSubmission, Container, ContainerSize, Launch
 
 ID = "application_1700000000000_0001"
 CONTAINER = Container(id="container_1700000000000_0001_01_000002", node="node:1", node_name="node")
@@ -73,6 +75,31 @@ def test_delegation_tokens_are_part_of_a_launch(environ: dict[str, str]) -> None
     with running_bridge(environ) as jvm:
         assert launch_context(jvm, Launch(command="true", tokens=b"four")).getTokens().remaining() == 4
         assert launch_context(jvm, Launch(command="true")).getTokens() is None
+
+
+def test_a_submission_has_its_queue_its_node_label_its_priority_and_its_tags(environ: dict[str, str]) -> None:
+    submission = ApplicationSubmission(
+        id=ID,
+        name="nightly",
+        queue="reports",
+        size=ContainerSize(memory_mb=768, vcores=1),
+        launch=Launch(command="true"),
+        attempts=2,
+        attempt_failures_validity_ms=600_000,
+        priority=3,
+        tags=("a", "b"),
+        node_label="gpu",
+        rolled_logs="job-.*",
+    )
+    with running_bridge(environ) as jvm:
+        made: Any = submission_context(jvm, submission)
+        assert (made.getQueue(), made.getNodeLabelExpression(), made.getPriority().getPriority()) == (
+            "reports", "gpu", 3,
+        )  # fmt: skip
+        assert set(made.getApplicationTags()) == {"a", "b"}
+        assert made.getLogAggregationContext().getRolledLogsIncludePattern() == "job-.*"
+        plain: Any = submission_context(jvm, structs.replace(submission, node_label="", priority=-1))
+        assert (plain.getNodeLabelExpression(), plain.getPriority()) == (None, None), "as the queue has them"
 
 
 def test_a_jvm_that_hangs_is_noticed_and_ended(environ: dict[str, str], process: subprocess.Popen[str]) -> None:

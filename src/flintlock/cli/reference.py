@@ -43,11 +43,11 @@ def config_lines(settings: LoadedConfiguration) -> list[str]:
         key, set_ = row["key"], row["set-by"]
         lines += ["", f"# {row['description']}", f"# {row['kind']}; scope: {row['scope']}; {row['variable']}"]
         lines.append(f"{key}: {row['value']}  # {set_}" if set_ else f"# {key}: {row['value']}")
-    spark = {key: value for key, value in values.items() if key.startswith("spark.")}
+    others = values.keys() - {option.key for option in OPTIONS}  # of Spark, and variables of containers
     return [
         *lines,
-        *([""] if spark else []),
-        *(f"{key}: {value}  # {settings.places[key]}" for key, value in spark.items()),
+        *([""] if others else []),
+        *(f"{key}: {value}  # {settings.places[key]}" for key, value in values.items() if key in others),
     ]
 
 

@@ -1,7 +1,8 @@
 """Configuration: options declared once, typed, with default and description; values checked when they are set.
 
 A `Configuration` is an immutable set of texts, as they stand in files and on command lines; an option reads its own
-value out of it. `spark.*` belongs to Spark and is passed on as it is.
+value out of it. `spark.*` belongs to Spark and is passed on as it is, and `containerized.*.env.*` are variables of
+processes in containers.
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ from flintlock.model.quantities import (
 )
 
 T = TypeVar("T")
+#: Before the names of environment variables of processes in containers of YARN: of JobManagers, and of TaskManagers.
+MASTER_VARIABLES: Final = "containerized.master.env."
+WORKER_VARIABLES: Final = "containerized.taskmanager.env."
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
 _DURATIONS: Final[tuple[Callable[[str], object], ...]] = (duration_s, positive_duration_s)
 
 
@@ -85,6 +91,10 @@ class Configuration:
         """Return what belongs to Spark."""
         return {key: value for key, value in self._values.items() if key.startswith("spark.")}
 
+    def variables(self, prefix: str) -> dict[str, str]:
+        """Return the environment variables that are set by keys with this prefix."""
+        return {key.removeprefix(prefix): value for key, value in self._values.items() if key.startswith(prefix)}
+
     def as_dict(self) -> dict[str, str]:
         """Return all values that were set, as texts."""
         return dict(self._values)
@@ -103,7 +113,9 @@ def config_problems(values: Mapping[str, str], options: Iterable[Option[Any]], s
             if any(character.isspace() for character in key):
                 problems.append((key, "has white space in its name: Spark would not know it"))
             continue
-        if option is None:
+        if key.startswith((MASTER_VARIABLES, WORKER_VARIABLES)):
+            problems += [(key, problem)] if (problem := _variable_problem(key, scope)) else []
+        elif option is None:
             problems.append((key, "unknown option" + suggestions.suggestion(key, known, cutoff=0.5)))
         elif scope is Scope.JOB and option.scope is not Scope.JOB:
             problems.append((key, "is an option of the cluster: a job cannot set it"))
@@ -113,6 +125,15 @@ def config_problems(values: Mapping[str, str], options: Iterable[Option[Any]], s
             except ValueError as error:
                 problems.append((key, f"{error} (the option takes {option.kind})"))
     return problems
+
+
+def _variable_problem(key: str, scope: Scope) -> str | None:
+    name = key.removeprefix(MASTER_VARIABLES).removeprefix(WORKER_VARIABLES)
+    if scope is Scope.JOB:
+        return "is an option of the cluster: a job cannot set it"
+    if name.startswith("FLINTLOCK_"):
+        return "sets nothing: the variables of Flintlock itself are read before; set the option"
+    return None if _VARIABLE.fullmatch(name) else f"{name!r} is not the name of an environment variable"
 
 
 def boolean(text: str) -> bool:

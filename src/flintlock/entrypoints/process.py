@@ -22,6 +22,7 @@ import structlog
 from flintlock import __version__
 from flintlock.config.configuration import Configuration
 from flintlock.config.files import load
+from flintlock.config.options import YARN_APPLICATION_ID
 from flintlock.host.cluster_spec import process_name, read_settings_file
 from flintlock.host.files.private_files import make_private_directory
 from flintlock.host.files.whole_files import write_whole
@@ -170,6 +171,16 @@ def _run(
         log.critical(log_events.PROCESS_FAILED, exc_info=group)
         return EXIT_FATAL
     return EXIT_CODES[status]
+
+
+def set_variables(configuration: Configuration, prefix: str, environ: MutableMapping[str, str]) -> None:
+    """Set the environment variables that keys with this prefix name, in a process in a container of YARN.
+
+    They are set by the process itself, not by YARN, which stores the environment of containers and copies it into their
+    logs: it may have secrets of jobs.
+    """
+    if configuration.get(YARN_APPLICATION_ID):
+        environ.update(configuration.variables(prefix))
 
 
 def flatten_errors(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

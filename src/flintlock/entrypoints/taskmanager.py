@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 import psutil
 
 from flintlock.blob.cache import BlobCache
-from flintlock.config.configuration import Configuration
+from flintlock.config.configuration import WORKER_VARIABLES, Configuration
 from flintlock.config.files import cache_directory
 from flintlock.config.options import (
     CHECKPOINTS_DIR,
@@ -37,7 +37,7 @@ from flintlock.config.options import (
 from flintlock.entrypoints.engines import EngineLauncherFactory, engine_launcher
 from flintlock.entrypoints.high_availability import checkpoints_dir, runner_files_of, work_dir
 from flintlock.entrypoints.log_files import rotating_logs
-from flintlock.entrypoints.process import ProcessSettings, cluster_versions, start, write_json
+from flintlock.entrypoints.process import ProcessSettings, cluster_versions, set_variables, start, write_json
 from flintlock.entrypoints.serving.rpc_security import rpc_security
 from flintlock.entrypoints.workers.local_workers import FIRST_INDEX
 from flintlock.gateways.blobs import BlobGateway
@@ -94,6 +94,7 @@ async def _serve(settings: ProcessSettings, run_dir: Path, launcher: EngineLaunc
     slots = configuration.get(TM_SLOTS) or os.cpu_count() or 1
     tag = os.environ[TAG_VARIABLE] = uuid.uuid4().hex  # every process that is started from here on inherits it
     _set_application(settings)
+    set_variables(configuration, WORKER_VARIABLES, os.environ)
     bind = configuration.get(TM_BIND_HOST)
     security = rpc_security(settings, bind or configuration.get(TM_HOST), TM_BIND_HOST if bind else TM_HOST)
     async with (

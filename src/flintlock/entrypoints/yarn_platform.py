@@ -26,6 +26,7 @@ import msgspec
 import structlog
 from msgspec import Struct, structs
 
+from flintlock.config.configuration import MASTER_VARIABLES
 from flintlock.config.options import (
     HEARTBEAT_TIMEOUT,
     JM_RPC_ADDRESS,
@@ -40,7 +41,7 @@ from flintlock.config.options import (
     YARN_STAGING,
 )
 from flintlock.entrypoints.jobmanager import ClusterEntrypoint
-from flintlock.entrypoints.process import ProcessSettings
+from flintlock.entrypoints.process import ProcessSettings, set_variables
 from flintlock.entrypoints.workers.local_workers import FIRST_INDEX
 from flintlock.entrypoints.workers.providers import WorkerDriverOpener
 from flintlock.gateways.workers import WorkerDriver
@@ -231,6 +232,7 @@ async def serve(settings: ProcessSettings, bridge: subprocess.Popen[str] | None 
     """Serve as a JobManager in a container of YARN. `bridge`: its JVM, if that was started already."""
     configuration = settings.configuration
     application_id, root = configuration.get(YARN_APPLICATION_ID), configuration.get(YARN_STAGING)
+    set_variables(configuration, MASTER_VARIABLES, os.environ)
     with opening_bridge(os.environ, bridge) as jvm, closing(BridgedApplicationMaster(jvm)) as master:
         staging = cache(lambda: BridgedStaging(jvm(), application_id, root))
         unpack_job(Path.cwd() / JOB_NAME, settings.state_dir)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from flintlock.config.configuration import Configuration
+from flintlock.config.configuration import MASTER_VARIABLES, WORKER_VARIABLES, Configuration
 from flintlock.config.options import OPTIONS
 
 HIDDEN: Final = "******"
@@ -26,7 +26,12 @@ _PROPERTY: Final = re.compile(r"(?P<name>-D(?P<key>[^=\s]+)=)(?P<value>\S+)")
 
 
 def is_secret(key: str) -> bool:
-    """Return whether a key names a secret. Where secrets are stored is none, nor is the path of a file with one."""
+    """Return whether a key names a secret. Where secrets are stored is none, nor is the path of a file with one.
+
+    What is in the environment of processes may be one, whatever it is called.
+    """
+    if key.startswith((MASTER_VARIABLES, WORKER_VARIABLES)):
+        return True
     if key.endswith(("-file", ".file")) or key.startswith("security.secrets."):
         return False
     return any(part in key.lower() for part in _SECRET_PARTS)

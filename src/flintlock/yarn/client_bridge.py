@@ -63,29 +63,7 @@ class BridgedYarn:
 
     def submit(self, submission: ApplicationSubmission) -> None:
         """See `YarnGateway`."""
-        records = self._yarn.records
-        context = records.ApplicationSubmissionContext.newInstance(
-            self._id(submission.id),
-            submission.name,
-            submission.queue,
-            records.Priority.newInstance(submission.priority) if submission.priority >= 0 else None,
-            launch_context(self._yarn, submission.launch),
-            False,  # an unmanaged ApplicationMaster
-            True,  # cancel tokens when the application has ended
-            submission.attempts,
-            size_record(self._yarn, submission.size),
-            APPLICATION_TYPE,
-            True,  # containers outlive an attempt of the ApplicationMaster
-        )
-        context.setAttemptFailuresValidityInterval(submission.attempt_failures_validity_ms)
-        context.setApplicationTags(_string_set(self._yarn, submission.tags))
-        if submission.rolled_logs:
-            every = ".*"  # at the end
-            logs = records.LogAggregationContext.newInstance(every, "", submission.rolled_logs, "")
-            context.setLogAggregationContext(logs)
-        if submission.node_label:
-            context.setNodeLabelExpression(submission.node_label)
-        self._yarn.call(self._client.submitApplication, context)
+        self._yarn.call(self._client.submitApplication, submission_context(self._yarn, submission))
 
     def report(self, application_id: str) -> ApplicationReport:
         """See `YarnGateway`."""
@@ -110,7 +88,7 @@ class BridgedYarn:
         self._yarn.call(self._client.killApplication, self._id(application_id))
 
     def _id(self, application_id: str) -> JavaObject:
-        return self._yarn.call(self._yarn.records.ApplicationId.fromString, application_id)
+        return _application_id(self._yarn, application_id)
 
 
 class BridgedStaging:
@@ -203,6 +181,38 @@ class BridgedStaging:
 def size_record(yarn: YarnJvm, size: ContainerSize) -> JavaObject:
     """Return YARN's record of a size."""
     return yarn.records.Resource.newInstance(size.memory_mb, size.vcores)
+
+
+def submission_context(yarn: YarnJvm, submission: ApplicationSubmission) -> JavaObject:
+    """Return YARN's record of what is submitted."""
+    records = yarn.records
+    context = records.ApplicationSubmissionContext.newInstance(
+        _application_id(yarn, submission.id),
+        submission.name,
+        submission.queue,
+        records.Priority.newInstance(submission.priority) if submission.priority >= 0 else None,
+        launch_context(yarn, submission.launch),
+        False,  # an unmanaged ApplicationMaster
+        True,  # cancel tokens when the application has ended
+        submission.attempts,
+        size_record(yarn, submission.size),
+        APPLICATION_TYPE,
+        True,  # containers outlive an attempt of the ApplicationMaster
+    )
+    context.setAttemptFailuresValidityInterval(submission.attempt_failures_validity_ms)
+    context.setApplicationTags(_string_set(yarn, submission.tags))
+    if submission.rolled_logs:
+        every = ".*"  # at the end
+        context.setLogAggregationContext(
+            records.LogAggregationContext.newInstance(every, "", submission.rolled_logs, "")
+        )
+    if submission.node_label:
+        context.setNodeLabelExpression(submission.node_label)
+    return context
+
+
+def _application_id(yarn: YarnJvm, text: str) -> JavaObject:
+    return yarn.call(yarn.records.ApplicationId.fromString, text)
 
 
 def launch_context(yarn: YarnJvm, launch: Launch) -> JavaObject:

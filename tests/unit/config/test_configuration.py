@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flintlock.config.configuration import (
+    MASTER_VARIABLES,
+    WORKER_VARIABLES,
     Configuration,
     Option,
     Scope,
@@ -78,6 +80,30 @@ def test_a_result_larger_than_a_message_is_refused_with_the_reason() -> None:
     found = list(config_problems({RESULT_BYTES.key: "200m"}, OPTIONS, Scope.JOB))
     assert [key for key, _ in found] == [RESULT_BYTES.key]
     assert "'200m' is more than 30m: a result travels in one message, as Arrow and as JSON" in found[0][1]
+
+
+def test_variables_of_containers_have_any_name_that_a_variable_may_have() -> None:
+    values = {"containerized.taskmanager.env.AWS_PROFILE": "a", "containerized.master.env.HTTPS_PROXY": "b"}
+
+    assert config_problems(values, OPTIONS, Scope.CLUSTER) == []
+    assert Configuration(values).variables(WORKER_VARIABLES) == {"AWS_PROFILE": "a"}
+    assert Configuration(values).variables(MASTER_VARIABLES) == {"HTTPS_PROXY": "b"}
+
+
+@pytest.mark.parametrize(
+    ("key", "scope", "problem"),
+    [
+        ("containerized.taskmanager.env.", Scope.CLUSTER, "'' is not the name of an environment variable"),
+        ("containerized.master.env.A-B", Scope.CLUSTER, "'A-B' is not the name of an environment variable"),
+        ("containerized.master.env.FLINTLOCK_REST_PORT", Scope.CLUSTER, "set the option"),
+        ("containerized.taskmanager.env.A", Scope.JOB, "a job cannot set it"),
+        ("containerized.worker.env.A", Scope.CLUSTER, "unknown option"),
+    ],
+)
+def test_what_sets_no_variable_of_a_container_is_refused(key: str, scope: Scope, problem: str) -> None:
+    ((found, text),) = config_problems({key: "x"}, OPTIONS, scope)
+    assert found == key
+    assert problem in text
 
 
 @pytest.mark.parametrize("text", ["", "m", "-1m", "1 s", "lots"])

@@ -12,7 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from flintlock.entrypoints.process import EXIT_CODES, EXIT_FATAL, EXIT_UNUSABLE, ProcessSettings, start
+from flintlock.config.configuration import WORKER_VARIABLES, Configuration
+from flintlock.entrypoints.process import (
+    EXIT_CODES,
+    EXIT_FATAL,
+    EXIT_UNUSABLE,
+    ProcessSettings,
+    set_variables,
+    start,
+)
 from flintlock.host.processes.pid_files import read_exit
 from flintlock.model.application import ApplicationStatus
 from flintlock.model.errors import Corrupt, InvariantBroken, Unavailable
@@ -117,3 +125,14 @@ def test_a_process_records_how_it_ends(tmp_path: Path) -> None:
         found = read_exit(tmp_path, "jobmanager")
         assert found is not None
         assert (found.pid, found.code, found.reason) == (os.getpid(), code, reason)
+
+
+def test_a_process_in_a_container_of_yarn_sets_the_variables_of_its_kind() -> None:
+    values = {"containerized.taskmanager.env.SECRET_DB": "hidden", "containerized.master.env.OTHER": "x"}
+    inside, outside = {"PATH": "/bin"}, {"PATH": "/bin"}
+
+    set_variables(Configuration({**values, "yarn.application.id": "application_1_0001"}), WORKER_VARIABLES, inside)
+    set_variables(Configuration(values), WORKER_VARIABLES, outside)
+
+    assert inside == {"PATH": "/bin", "SECRET_DB": "hidden"}
+    assert outside == {"PATH": "/bin"}

@@ -127,12 +127,14 @@ def test_the_complete_configuration_is_returned(rest: RestHarness) -> None:
 def test_values_of_secrets_are_hidden(path: str) -> None:
     """Every setting is there; the values of secrets are not."""
     settings = {"spark.ssl.keyPassword": "hunter2", "spark.hadoop.fs.s3a.access.key": "AKIA", "rest.port": "0"}
+    settings["containerized.taskmanager.env.DATABASE"] = "hunter2"  # whatever its name
     rest = RestHarness(**settings)
     rest.dispatcher.put(running(A))
 
     entries = {entry["key"]: entry["value"] for entry in rest.get(path)}
 
     assert (entries["spark.ssl.keyPassword"], entries["spark.hadoop.fs.s3a.access.key"]) == ("******", "******")
+    assert entries["containerized.taskmanager.env.DATABASE"] == "******"
     assert entries["rest.port"] == "0"
     hidden = {key for key, value in entries.items() if value == "******"}
     assert hidden & {option.key for option in OPTIONS} == {"security.token"}  # no other of our own is taken for one

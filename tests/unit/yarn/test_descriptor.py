@@ -63,6 +63,8 @@ def test_a_session_is_staged_submitted_and_waited_for(deployment: Deployment, tm
             "yarn.ship-files": str(tmp_path / "extra.txt"),
             "yarn.tags": "a, b",
             "yarn.application.priority": "3",
+            "yarn.application.node-label": "gpu",
+            "security.secrets.directory": "/etc/flintlock/secrets",
             "security.token": "of the client",
             "rest.port": "8081",
         }
@@ -71,6 +73,7 @@ def test_a_session_is_staged_submitted_and_waited_for(deployment: Deployment, tm
     assert report.state is YarnApplicationState.RUNNING
     (submission,) = deployment.yarn.submitted
     assert (submission.attempts, submission.priority, submission.tags) == (1, 3, ("a", "b"))
+    assert submission.node_label == "gpu"
     assert submission.size == ContainerSize(memory_mb=768, vcores=1)
     assert deployment.staging.contents["extra.txt"] == b"extra"
     assert deployment.staging.contents["cluster-secret"] == SECRET
@@ -80,6 +83,7 @@ def test_a_session_is_staged_submitted_and_waited_for(deployment: Deployment, tm
     assert settings["yarn.application.id"] == "application_1_0001"
     assert settings["execution.work-dir"] == "hdfs://files/home/.flintlock/application_1_0001/work"
     assert "security.token" not in settings
+    assert settings["security.secrets.directory"] == "/etc/flintlock/secrets", "for TaskManagers on all nodes"
     assert SECRET.decode() not in submission.launch.command
     assert deployment.staging.exists
 
@@ -91,8 +95,11 @@ def test_the_job_of_a_per_job_cluster_is_staged(deployment: Deployment, tmp_path
 
 
 def test_no_setting_is_on_a_command_line(deployment: Deployment) -> None:
-    """Every user of a node can read them, and YARN's launch script."""
-    deployment.deploy({"spark.hadoop.fs.s3a.secret.key": "hidden"})
+    """Every user of a node can read them, and YARN's launch script, which is also copied into logs."""
+    settings = {"spark.hadoop.fs.s3a.secret.key": "hidden", "containerized.taskmanager.env.SECRET_DB": "hidden"}
+    deployment.deploy(settings)
+    shipped = json.loads(deployment.staging.contents["flintlock.yaml"])
+    assert {key: shipped[key] for key in settings} == settings
     assert "hidden" not in deployment.yarn.submitted[0].launch.command
     assert "hidden" not in " ".join(deployment.yarn.submitted[0].launch.environment.values())
 
@@ -107,6 +114,10 @@ def test_no_setting_is_on_a_command_line(deployment: Deployment) -> None:
         (
             {"taskmanager.numberOfTaskSlots": "5"},
             "needs .* and 5 vcores, and the largest that YARN allocates has 8192 MB",
+        ),
+        (
+            {"spark.master": "yarn", "yarn.python": "environment.tar.gz/bin/python"},
+            "executors have neither the Python that is shipped",
         ),
         ({"yarn.ship-archives": "/nowhere/at.zip"}, "there is no file '/nowhere/at.zip'"),
         ({"yarn.ship-files": "/"}, "'/' cannot have this name in containers"),
