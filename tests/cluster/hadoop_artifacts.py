@@ -2,14 +2,15 @@
 
 `python -m tests.cluster.hadoop_artifacts` downloads them, and prints where they are. The clients of YARN and HDFS are
 among PySpark's jars; one jar more has the servers, in the version of these clients, and three more are what it needs.
-They are stored in `test-cache` of the Python environment (`.venv`), once for each list. Where they cannot be fetched,
-tests that need them are skipped, and say why.
+They are stored in the directory HADOOP_JARS, else in `test-cache` of the Python environment (`.venv`), once for each
+list. Where they cannot be fetched, tests that need them are skipped, and say why.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -36,7 +37,7 @@ def install_hadoop(cache: Path | None = None) -> Path:
 
     Raises NotInstallable if they cannot be fetched, RuntimeError if they are not those that are pinned.
     """
-    cache = cache or Path(sys.prefix) / "test-cache"
+    cache = cache or Path(os.environ.get("HADOOP_JARS") or f"{sys.prefix}/test-cache")
     cache.mkdir(parents=True, exist_ok=True)
     target = cache / f"hadoop-{hashlib.sha256(repr(ARTIFACTS).encode()).hexdigest()[:16]}"
     with (cache / "hadoop.lock").open("w") as lock:

@@ -130,6 +130,9 @@ def session(yarn: RunningYarn, zookeeper: Ensemble, tmp_path_factory: pytest.Tem
         (place / directory).mkdir(parents=True)
     for name in ("provided/provided.txt", "provided/libraries/inner/.hidden", "package/inner/module.py", "shipped.txt"):
         (place / name).touch()
+    (place / "secrets").mkdir()
+    (place / "secrets" / "FILE").touch(0o600)
+    (place / "secrets" / "FILE").write_text("of a file\n")
     with zipfile.ZipFile(place / "shipped.zip", "w") as archive:
         archive.writestr("inside.txt", "")
     settings = {
@@ -140,6 +143,8 @@ def session(yarn: RunningYarn, zookeeper: Ensemble, tmp_path_factory: pytest.Tem
         "yarn.ship-files": f"{place / 'shipped.txt'}, {place / 'package'}",
         "yarn.ship-archives": place / "shipped.zip",
         "yarn.provided.lib.dirs": place / "provided",
+        "security.secrets.directory": place / "secrets",
+        "containerized.taskmanager.env.SECRET_VARIABLE": "of a variable",
         "taskmanager.numberOfTaskSlots": 2,
         "taskmanager.memory.process.size": "4g",  # more than the queue is guaranteed, and half of a node
         "restart-strategy.type": "none",  # what YARN does is never charged to a job
@@ -284,17 +289,19 @@ def test_a_job_manager_whose_bridge_to_yarn_hangs_is_replaced_while_its_job_runs
 def test_a_session_is_attached_from_elsewhere_and_the_output_of_its_jobs_is_followed_by_its_id(
     session: Session,
 ) -> None:
+    """Its jobs have secrets of a directory that all nodes have, and of variables of its containers."""
     place = session.place / "elsewhere"
     place.mkdir()
-    (place / "said.py").write_text('print("said in a container")\n')
+    (place / "said.py").write_text('import sys\nprint("said in a container:", *sys.argv[1:])\n')
     (place / "flintlock.yaml").write_text(f"yarn.staging-directory: {session.yarn.staging}\n")
     elsewhere = Session(session.yarn, place, session.id)
 
     assert elsewhere.run("session", "attach", "-t", "yarn", session.address)["application-id"] == session.id
-    submitted = elsewhere.run("run", "-t", "yarn-session", "-d", "said.py")
+    secrets = ("${secret:FILE}", "${secret:VARIABLE}")
+    submitted = elsewhere.run("run", "-t", "yarn-session", "-d", "said.py", *secrets)
     followed = flintlock("logs", "-f", submitted["jobid"], "-m", session.address, cwd=place, timeout_s=LIMIT_S)
     assert followed.returncode == 0, followed.stderr
-    assert "said in a container\n" in followed.stdout
+    assert "said in a container: of a file of a variable\n" in followed.stdout
 
 
 #: Of applications beside the session: with it they fill a node.
@@ -371,6 +378,58 @@ def test_a_program_survives_its_application_master_finds_its_jobs_when_it_is_los
         return any(b"all three\n" in path.read_bytes() for path in logs if path.is_file())
 
     until("what the program has printed in YARN's logs", aggregated, LIMIT_S)
+
+
+WAITS_FOR_A_FILE = """\
+import flintlock as fl
+
+job = fl.Job("one-job")
+three = job.sql("three", "SELECT id FROM range(0, 3, 1, 1)")
+
+
+@job.step(inputs=[three])
+def waited(three):
+    from pyspark.sql.functions import udf
+
+    def wait(value):
+        import time
+        from pathlib import Path
+
+        while not Path("{place}/go").exists():
+            time.sleep(0.1)
+        return value
+
+    return three.select(udf(wait, "long")("id").alias("id"))
+
+
+job.sink("files", waited, format="parquet", path="{place}/out", mode="append")
+"""
+
+
+@LONG
+def test_a_cluster_for_one_job_survives_its_application_master_and_ends_with_the_job(session: Session) -> None:
+    """The same attempt of the task runs on, in the same container."""
+    place, yarn = session.place / "one-job", session.yarn
+    place.mkdir()
+    (session.place / "one.py").write_text(WAITS_FOR_A_FILE.replace("{place}", str(place)))
+    started = session.run("run", "-t", "yarn-per-job", "-d", *SMALL, "one.py:job")
+    application_id = started["cluster"].removeprefix("yarn://")
+    with session.connect(started["cluster"]) as client:
+        job = client.job(started["jobid"])
+        until("its task", lambda: activity(client, job), LIMIT_S)
+        workers = [process.pid for process in session.task_managers(application_id)]
+        session.master(application_id).send_signal(signal.SIGKILL)
+        until("another attempt", lambda: session.attempt(application_id) == 2, LIMIT_S)
+        until("the job again", lambda: state(client, job) == "RUNNING", LIMIT_S)
+        assert [(each["attempt"], each["state"]) for each in attempts(client, job)] == [(0, "RUNNING")]
+        assert [process.pid for process in session.task_managers(application_id)] == workers
+
+    (place / "go").touch()
+    until("the end of the application", lambda: yarn.application(application_id)["state"] == "FINISHED", LIMIT_S)
+    ended = yarn.application(application_id)
+    assert (ended["finalStatus"], ended["diagnostics"]) == ("SUCCEEDED", f"job 'one-job' ({job.id}): SUCCEEDED")
+    assert _rows(place / "out") == [0, 1, 2], "published once, although it is an append"
+    until("the end of its containers", lambda: not yarn.containers("", application_id), LIMIT_S)
 
 
 WAITS = """\
@@ -507,16 +566,17 @@ def _status(yarn: RunningYarn, application_id: str) -> str:
     return str(yarn.application(application_id)["finalStatus"])
 
 
-EXECUTORS = (
-    "spark.master=yarn",
-    "spark.executor.memory=512m",
-    "spark.yarn.am.memory=256m",
-    "spark.driver.host=127.0.0.1",
-    "spark.driver.bindAddress=127.0.0.1",
-    "taskmanager.engine.start-timeout=300 s",
-    "spark.python.daemon.module=flintlock.spark.engine.python.python_daemon",  # nodes are this machine
-    "spark.executorEnv.FLINTLOCK_PYTHON_DAEMON_IDLE_S=2",
-)
+EXECUTORS = {
+    "spark.master": "yarn",
+    "spark.executor.memory": "512m",
+    "spark.yarn.am.memory": "256m",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "taskmanager.engine.start-timeout": "300 s",
+    "spark.executorEnv.FLINTLOCK_PYTHON_DAEMON_IDLE_S": "2",
+}
+#: Nodes are this machine. In a container of YARN a TaskManager knows that they have Flintlock.
+DAEMON = f"spark.python.daemon.module={python_daemon.MODULE}"
 
 
 def test_an_engine_has_its_executors_in_containers_of_yarn_and_takes_them_with_it(
@@ -526,7 +586,7 @@ def test_an_engine_has_its_executors_in_containers_of_yarn_and_takes_them_with_i
     monkeypatch.setenv("HADOOP_CONF_DIR", str(yarn.conf_dir))
     cluster = Processes(tmp_path / "cluster")
     cluster.state_dir.mkdir()
-    cluster.settings = EXECUTORS
+    cluster.settings = (DAEMON, *(f"{key}={value}" for key, value in EXECUTORS.items()))
     known = {application["id"] for application in yarn.applications()}
     try:
         cluster.start_jobmanager()
@@ -566,3 +626,51 @@ def daemons(yarn: RunningYarn, application_id: str) -> list[int]:
             if python_daemon.MODULE in process.cmdline():
                 found.append(process.pid)
     return found
+
+
+@LONG
+def test_a_session_whose_engines_have_executors_on_yarn_ends_them_and_goes_on_when_yarn_does(
+    yarn: RunningYarn, tmp_path: Path
+) -> None:
+    """An engine in a container has an application of Spark beside that of the session."""
+
+    def spark() -> list[dict[str, Any]]:
+        ended = ("FINISHED", "FAILED", "KILLED")
+        found = [each for each in yarn.applications() if each["id"] not in known]
+        return [each for each in found if each["applicationType"] == "SPARK" and each["state"] not in ended]
+
+    known = {application["id"] for application in yarn.applications()}
+    settings = {
+        **EXECUTORS,
+        "taskmanager.numberOfTaskSlots": 2,
+        "taskmanager.memory.process.size": "2g",
+        "restart-strategy.type": "none",  # what YARN does is never charged to a job
+    }
+    with running_session(yarn, tmp_path / "place", settings) as session, session.connect() as client:
+        client.submit(orders(tmp_path)).wait()
+        assert sum(cast("Any", parquet).read_table(tmp_path / "sums").column("s").to_pylist()) == 2999 * 3000
+        assert [manager.spark_master for manager in client.task_managers()] == ["yarn"]
+        (first,) = spark()
+        assert first["runningContainers"] == 3, "Spark's own, and an executor of one core for each slot"
+        assert daemons(yarn, first["id"])
+        until("the end of idle Python daemons", lambda: not daemons(yarn, first["id"]), LIMIT_S)
+        assert yarn.executors(first["id"]), "nothing but Python has ended"
+
+        handle = client.submit(endless("goes-on"))
+        until("a running task", lambda: activity(client, handle), LIMIT_S)
+        (worker,) = session.task_managers()
+        yarn.kill(first["id"])
+        until("the next attempt", lambda: len(attempts(client, handle)) == 2, LIMIT_S)
+        lost = attempts(client, handle)[0]["failure"]
+        assert lost["kind"] == "engine lost"
+        assert "yarn has ended its application" in lost["message"]
+        until("a running task", lambda: activity(client, handle), LIMIT_S)
+        assert [process.pid for process in session.task_managers()] == [worker.pid]
+        (second,) = spark()
+        assert second["id"] != first["id"]
+
+        ended = session.run("session", "stop", "-t", "yarn")
+        assert (ended["state"], ended["final-status"]) == ("FINISHED", "SUCCEEDED")
+    until("the end of its containers", lambda: not yarn.containers("", session.id), LIMIT_S)
+    until("the end of all executors", lambda: not yarn.executors(second["id"]), LIMIT_S)
+    until("the end of Spark's application", lambda: not spark(), LIMIT_S)

@@ -912,7 +912,7 @@ def test_an_attached_run_sends_heartbeats(flags: tuple[str, ...], timeout: float
 
 
 def test_the_configuration_can_be_read_back(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("flintlock.yaml").write_text("rest.port: 8090\nspark.executor.cores: 2\n")
+    Path("flintlock.yaml").write_text("rest.port: 8090\nspark.executor.cores: 2\ncontainerized.master.env.A: b\n")
     assert run_app(["config"]) == 0
     printed = capsys.readouterr().out
     assert f"rest.port: 8090  # {place}/flintlock.yaml:1:1" in printed
@@ -922,7 +922,8 @@ def test_the_configuration_can_be_read_back(place: Path, capsys: pytest.CaptureF
 
     Path("flintlock.yaml").write_text(printed)
     assert run_app(["config", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["set"] == before == {"rest.port": "8090", "spark.executor.cores": "2"}
+    assert json.loads(capsys.readouterr().out)["set"] == before
+    assert before == {"rest.port": "8090", "spark.executor.cores": "2", "containerized.master.env.A": "b"}
 
 
 def test_what_init_writes_is_a_job(capsys: pytest.CaptureFixture[str]) -> None:
