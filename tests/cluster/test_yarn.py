@@ -644,6 +644,7 @@ def test_a_session_whose_engines_have_executors_on_yarn_ends_them_and_goes_on_wh
         **EXECUTORS,
         "taskmanager.numberOfTaskSlots": 2,
         "taskmanager.memory.process.size": "2g",
+        "resourcemanager.taskmanager-timeout": "10 min",  # Spark ends idle Python workers after one
         "restart-strategy.type": "none",  # what YARN does is never charged to a job
     }
     with running_session(yarn, tmp_path / "place", settings) as session, session.connect() as client:
