@@ -681,13 +681,14 @@ class Queried:
 
 def test_a_runner_answers_while_user_code_runs(b: RunnerHarness) -> None:
     """Python code that never waits, too; and the task is none the worse for it."""
-    text = "import os\nprint('begun', flush=True)\nwhile not os.path.exists('go'):\n    sum(range(1000))\n"
+    go = Path(b.path("go"))
+    text = f"import os\nprint('begun', flush=True)\nwhile not os.path.exists({str(go)!r}):\n    sum(range(1000))\n"
     queried = Queried(b, text)
     answers: list[TaskAnswer] = []
 
     async def ask(runner: ForkedRunner) -> None:
         answers.extend(await asyncio.gather(*(runner.command(PingTask(attempt=queried.task.attempt)) for _ in "123")))
-        (runner.scratch / "go").touch()
+        go.touch()
 
     assert b.loop.run(queried.during(ask)).finished
     assert answers == [CommandAccepted()] * 3

@@ -68,7 +68,7 @@ class Server:
         assert threading.current_thread() is threading.main_thread()
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
         flags = (
-            "-Xmx96m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.forceSync=no",
+            "-Xmx256m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.forceSync=no",
             "-Dzookeeper.preAllocSize=64", "-Djava.net.preferIPv4Stack=true",
             f"-Dlog4j2.configurationFile={self.home / 'log4j2.xml'}",
         )  # fmt: skip
