@@ -60,6 +60,7 @@ def twenty_streams() -> Iterator[Figure]:
         rounds = [_kill(deployment, before_s) for before_s in KILLED_S]
         triggered = [_triggered(log) for log in logs]
         repeated = sum(_attempts(deployment, job) - 1 for job in jobs)
+        until("a standby", lambda: deployment.answering() == len(deployment.jobmanagers), 60)
         record_loop_delays(deployment)
     counts = [Counter(batch // EVERY_MS for batch in batches) for batches in triggered]
     triggers = range(rounds[0].before.start, rounds[-1].killed.stop)

@@ -29,6 +29,11 @@ def local_path(place: str, what: str) -> Path:
     return Path(text)
 
 
+def compared_marker(checkpoint: Path) -> Path:
+    """Return the file beside a restored checkpoint that says that its state fits the steps that use it."""
+    return checkpoint.with_name(f".{checkpoint.name}.compared")
+
+
 def is_local(place: str) -> bool:
     """Return whether a path is on a file system of this machine."""
     return place.startswith(("/", "file:"))

@@ -2,6 +2,7 @@
 
     <checkpoints>/<job>/.<uid>.<random>/…   links to the files of one query, or copies, compared with the manifest
     <checkpoints>/<job>/<uid>/              the rename: the checkpoint of the query is complete
+    <checkpoints>/<job>/.<uid>.compared     its steps are those that it was saved with: the two need not be compared
     <checkpoints>/<job>/_restored           last: nothing is restored any more, whatever becomes of the savepoint
 
 A process that dies in between has started no query. The next one skips what is complete, and does the rest again.
@@ -31,8 +32,9 @@ from flintlock.model.streaming.savepoints import (
     damage,
     decode_manifest,
     restore_problems,
+    steps_hash,
 )
-from flintlock.savepoints.checkpoints import files_below, is_local, latest_sink_batch, local_path
+from flintlock.savepoints.checkpoints import compared_marker, files_below, is_local, latest_sink_batch, local_path
 from flintlock.savepoints.kept_checkpoints import kept_checkpoints, read_checkpoints
 from flintlock.savepoints.rewinding import planned_rewind, rewind_sink
 from flintlock.savepoints.writing import (
@@ -135,8 +137,10 @@ def is_restored(checkpoints: Path) -> bool:
         raise Unavailable(f"{checkpoints} cannot be read: {error.strerror}") from error
 
 
-def restore_job(job: JobGraph, restore: Restore, *, checkpoints: Path, new_id: str) -> None:
-    """Make the checkpoints of a job's queries from a savepoint. `new_id` is a UUID that nothing else has.
+def restore_job(job: JobGraph, restore: Restore, *, checkpoints: Path, new_id: str, spark: str = "") -> None:
+    """Make the checkpoints of a job's queries from a savepoint.
+
+    `new_id` is a UUID that nothing else has, `spark` the version that runs the job, if it is known.
 
     Raises Invalid if the savepoint is damaged, Unavailable if a file cannot be read or written.
     """
@@ -156,6 +160,8 @@ def restore_job(job: JobGraph, restore: Restore, *, checkpoints: Path, new_id: s
             if saved is not None and not (checkpoints / saved.uid).exists():
                 query_id = None if restore.claim else f"{new_id[:-4]}{number:04x}"
                 _restore_query(point, saved, checkpoints, query_id=query_id, unique=new_id[:8])
+            if saved is not None and spark == manifest.spark and saved.steps == steps_hash(job, vertex):
+                compared_marker(checkpoints / saved.uid).touch()
         owner = _other_owner(checkpoints.parent)
         if owner is not None:
             os.chown(checkpoints, *owner)

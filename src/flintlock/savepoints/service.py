@@ -155,7 +155,7 @@ class SavepointFiles:
             found = self._restore_of(job)
             if found is not None and not is_restored(checkpoints):
                 self._check_rewind(job)
-                restore_job(job, found, checkpoints=checkpoints, new_id=new_id)
+                restore_job(job, found, checkpoints=checkpoints, new_id=new_id, spark=self._spark)
 
         try:
             await asyncio.to_thread(restore)

@@ -42,6 +42,7 @@ from flintlock.model.streaming.savepoints import (
     decode_manifest,
     encode_manifest,
     files_of_batch,
+    steps_hash,
     streaming_sources,
 )
 from flintlock.savepoints.checkpoints import (
@@ -205,6 +206,7 @@ def _described(job: JobGraph, vertex: JobVertex, saved: Path, batch: int) -> Sav
         partitions=state_partitions(planned) if (saved / "state").exists() else 0,
         sources=sources,
         clean_source=any(_cleans(job.vertex(name)) for name in sources),
+        steps=steps_hash(job, vertex),
     )
 
 

@@ -7,14 +7,19 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec import structs
 from tests.unit.savepoints.checkpoint_samples import UID, CheckpointSample, streaming_job
 from tests.unit.savepoints.interruptions import Died, dying_at, observing
 from tests.unit.savepoints.test_writing import content
 
 from flintlock.model.errors import Invalid, Unavailable
-from flintlock.model.jobgraph import JobGraph
+from flintlock.model.ids import BlobKey
+from flintlock.model.jobgraph import Artifact, JobGraph
+from flintlock.model.operations import Source
+from flintlock.savepoints.checkpoints import compared_marker
 from flintlock.savepoints.restoring import Restore, check_restore, is_restored, restore_job
 from flintlock.savepoints.writing import write_savepoint
 
@@ -80,6 +85,38 @@ def test_a_claim_keeps_the_ids(tmp_path: Path) -> None:
     saved.restore(claim=True)
 
     assert content(saved.checkpoints / UID) == content(saved.path / "queries" / UID)
+
+
+@pytest.mark.parametrize(
+    ("change", "spark", "fits"),
+    [
+        ({"job_id": "b" * 32}, "4.3.0", True),
+        ({"config": {"execution.savepoint.path": "/s/one"}}, "4.3.0", True),
+        ({"config": {"spark.sql.shuffle.partitions": "7"}}, "4.3.0", False),
+        ({"params": {"day": "2026-11-19"}}, "4.3.0", False),
+        ({"parallelism": 7}, "4.3.0", False),
+        ({"artifacts": (Artifact(name="code.py", blob=BlobKey("c" * 64)),)}, "4.3.0", False),
+        ({}, "4.3.1", False),
+        ({}, "", False),
+    ],
+)
+def test_a_state_needs_no_comparison_with_the_steps_that_it_was_saved_with(
+    tmp_path: Path, change: dict[str, Any], spark: str, fits: bool
+) -> None:
+    saved = Saved(tmp_path)
+    job = structs.replace(saved.job, **change)
+    restore_job(job, Restore(path=saved.path), checkpoints=saved.checkpoints, new_id=NEW_ID, spark=spark)
+    assert compared_marker(saved.checkpoints / UID).exists() == fits
+
+
+def test_a_state_is_compared_with_other_steps(tmp_path: Path) -> None:
+    saved = Saved(tmp_path)
+    read, *rest = saved.job.vertices
+    assert isinstance(read.operation, Source)
+    other = structs.replace(read, operation=structs.replace(read.operation, schema="other LONG"))
+    job = structs.replace(saved.job, vertices=(other, *rest))
+    restore_job(job, Restore(path=saved.path), checkpoints=saved.checkpoints, new_id=NEW_ID, spark="4.3.0")
+    assert not compared_marker(saved.checkpoints / UID).exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")

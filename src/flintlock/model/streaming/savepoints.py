@@ -11,6 +11,7 @@ Pure: listing, reading and copying is done by the caller.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final
@@ -19,7 +20,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from flintlock.model.errors import Conflict, Corrupt, FlintlockError, Incompatible
-from flintlock.model.ids import TriggerId
+from flintlock.model.ids import TriggerId, VertexId
 from flintlock.model.jobgraph import JobGraph, JobVertex
 from flintlock.model.operations import Source
 
@@ -67,6 +68,7 @@ class SavedQuery(Struct, frozen=True, kw_only=True):
     sources: tuple[str, ...] = ()  # the streaming steps that it reads
     begun: int | None = None  # the batch after it, if it was begun, and is to be repeated as it was planned
     clean_source: bool = False  # a source removes or moves what it has read: no earlier point can be restored
+    steps: str = ""  # the hash of the steps that it was saved with; "" if it is not known
 
 
 class SavepointManifest(Struct, frozen=True, kw_only=True):
@@ -248,6 +250,25 @@ def restore_problems(
 
 def streaming_sources(graph: JobGraph, vertex: JobVertex) -> tuple[str, ...]:
     """Return the names of the streaming steps that a query reads, sorted."""
+    steps = _steps_of(graph, vertex)
+    return tuple(step.name for step in steps if isinstance(step.operation, Source) and step.operation.stream)
+
+
+def steps_hash(graph: JobGraph, vertex: JobVertex) -> str:
+    """Return a hash of all in a job that the plan of a query is made of.
+
+    A state fits the steps whose hash was saved with it, as far as they alone decide: the version of Spark does, too.
+    """
+    steps = [structs.replace(step, id=VertexId("")) for step in _steps_of(graph, vertex)]
+    settings = {key: value for key, value in graph.config.items() if key.startswith("spark.")}
+    files = sorted((each.name, each.kind, each.blob) for each in graph.artifacts)
+    code = (files, graph.packages, graph.engine, graph.client, graph.directory)
+    parts = (steps, graph.parallelism, graph.params, settings, code)
+    return hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()
+
+
+def _steps_of(graph: JobGraph, vertex: JobVertex) -> tuple[JobVertex, ...]:
+    """Return a step and all that it reads, directly or not, in the order of their names."""
     seen: set[str] = set()
     following: list[str] = [vertex.name]
     while following:
@@ -255,8 +276,7 @@ def streaming_sources(graph: JobGraph, vertex: JobVertex) -> tuple[str, ...]:
         if name not in seen:
             seen.add(name)
             following += graph.vertex(name).inputs
-    steps = (graph.vertex(name) for name in seen)
-    return tuple(sorted(step.name for step in steps if isinstance(step.operation, Source) and step.operation.stream))
+    return tuple(graph.vertex(name) for name in sorted(seen))
 
 
 def files_of_batch(names: Collection[str], batch: int, commit: Callable[[int], str] = lambda _: "") -> tuple[str, ...]:

@@ -6,7 +6,8 @@ meanwhile, the next one does:
 
     <uid>/                     the checkpoint of the query, which is only read
     .<uid>.compared-<random>/  links to the files of its last batch, and one more batch; removed afterwards
-    .<uid>.compared            made when the two fit: no later attempt compares them
+    .<uid>.compared            made when the two fit: no later attempt compares them. Where the steps are those that the
+                               state was saved with, the restore makes it (`savepoints.restoring`)
 
 The additional batch ends where the last one has ended: it reads no rows, and its output is discarded. Spark loads every
 partition of the state for it, so a state that cannot be read is found here, too.
@@ -28,7 +29,13 @@ from typing import Any, Final
 from flintlock.config.configuration import Configuration
 from flintlock.model.streaming.savepoints import files_of_batch
 from flintlock.model.tasks import DeployTask, FailureKind
-from flintlock.savepoints.checkpoints import commit_entry, committed_batch, files_below, state_partitions
+from flintlock.savepoints.checkpoints import (
+    commit_entry,
+    committed_batch,
+    compared_marker,
+    files_below,
+    state_partitions,
+)
 from flintlock.savepoints.restoring import is_restored
 from flintlock.savepoints.writing import link_or_copy
 from flintlock.spark.region.errors.failures import Interrupted, TaskError
@@ -61,7 +68,7 @@ def compare_state(checkpoint: Path, start: Callable[[str], Any], poll_s: float) 
     Done once after a restore, by the first attempt that comes to the end of it. `start` starts the query for one batch,
     in the checkpoint that it is given. What else goes wrong is left to the query, which is restarted if it fails.
     """
-    batch, compared = committed_batch(checkpoint), checkpoint.with_name(f".{checkpoint.name}.compared")
+    batch, compared = committed_batch(checkpoint), compared_marker(checkpoint)
     if batch is None or not is_restored(checkpoint.parent) or compared.exists():
         return
     copy = checkpoint.with_name(f".{checkpoint.name}.compared-{uuid.uuid4().hex[:12]}")
