@@ -21,11 +21,13 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import IO, Final, TypeVar
+
+from msgspec import structs
 
 from flintlock.model.errors import Conflict, Corrupt, FlintlockError, Incompatible, Unavailable
 from flintlock.model.ids import JobId, TriggerId
@@ -92,7 +94,8 @@ def write_savepoint(
     try:
         if not is_there(place, job.job_id):
             hidden.mkdir(parents=True)
-            queries = tuple(_saved_queries(job, checkpoints, hidden))
+            copied: dict[str, SavepointFile] = {}
+            queries = tuple(_saved_queries(job, checkpoints, hidden, copied))
             manifest = SavepointManifest(
                 job_id=job.job_id,
                 job_name=job.name,
@@ -100,7 +103,7 @@ def write_savepoint(
                 spark=spark,
                 cuts=len(queries),
                 queries=queries,
-                files=tuple(durable_files(hidden)),
+                files=tuple(durable_files(hidden, copied)),
             )
             write_durably(hidden / MANIFEST, encode_manifest(manifest))
             sync_directories(hidden)
@@ -140,14 +143,22 @@ def rename_savepoint(hidden: Path, place: Path, job_id: str) -> None:
             raise
 
 
-def _saved_queries(job: JobGraph, checkpoints: Path, hidden: Path) -> Iterator[SavedQuery]:
-    """Yield each query that has committed a batch; one that has not is at its beginning, and has nothing to save."""
+def _saved_queries(
+    job: JobGraph, checkpoints: Path, hidden: Path, copied: dict[str, SavepointFile]
+) -> Iterator[SavedQuery]:
+    """Yield each query that has committed a batch; one that has not is at its beginning, and has nothing to save.
+
+    Files that are copies are added to `copied`, by their paths.
+    """
     for vertex in job.vertices:
         if vertex.query is None:
             continue
         into = hidden / QUERIES / vertex.uid
-        batch = _link_last_batch(checkpoints / vertex.uid, into)
-        if batch is not None:
+        saved = _link_last_batch(checkpoints / vertex.uid, into)
+        if saved is not None:
+            batch, copies = saved
+            at = into.relative_to(hidden)
+            copied |= {f"{at}/{file.path}": structs.replace(file, path=f"{at}/{file.path}") for file in copies}
             yield _described(job, vertex, into, batch)
 
 
@@ -157,8 +168,8 @@ def _cleans(vertex: JobVertex) -> bool:
     return any(key.lower() == "cleansource" and value.lower() != "off" for key, value in options.items())
 
 
-def _link_last_batch(checkpoint: Path, into: Path) -> int | None:
-    """Link or copy the files of the last committed batch; return that batch, or None if there is none."""
+def _link_last_batch(checkpoint: Path, into: Path) -> tuple[int, list[SavepointFile]] | None:
+    """Link or copy the files of the last committed batch; return that batch and the copies, or None without a batch."""
     problem: Exception | None = None
     for _ in range(_TRIES):
         shutil.rmtree(into, ignore_errors=True)
@@ -169,12 +180,12 @@ def _link_last_batch(checkpoint: Path, into: Path) -> int | None:
             # Listed after the commit was seen: what the batch needs is there, or was purged since.
             there = frozenset(files_below(checkpoint))
             names = files_of_batch(there, batch, partial(commit_entry, checkpoint))
-            in_threads(partial(_save_file, checkpoint, into, there), names)
+            saved = in_threads(partial(_save_file, checkpoint, into, there), names)
             check_snapshots(into, names)
         except (FileGone, FileNotFoundError) as error:
             problem = error
         else:
-            return batch
+            return batch, [file for file in saved if file is not None]
     if isinstance(problem, FileDamaged):
         raise Unavailable(f"{checkpoint} is damaged, nothing can be restored from it: {problem}") from problem
     raise Unavailable(
@@ -182,13 +193,14 @@ def _link_last_batch(checkpoint: Path, into: Path) -> int | None:
     ) from problem
 
 
-def _save_file(checkpoint: Path, into: Path, there: Collection[str], name: str) -> None:
-    """Link or copy one file, and compare it with its checksums. Raises FileDamaged, OSError."""
-    link_or_copy(checkpoint / name, into / name)
+def _save_file(checkpoint: Path, into: Path, there: Collection[str], name: str) -> SavepointFile | None:
+    """Link or copy one file, and compare it with its checksums; return a copy. Raises FileDamaged, OSError."""
+    copied = link_or_copy(checkpoint / name, into / name)
     at, slash, last = name.rpartition("/")
     checksums = f"{at}{slash}.{last}.crc"
     if checksums in there:
         check_file(into / name, checkpoint / checksums, name)
+    return None if copied is None else SavepointFile(path=name, sha256=copied[0], size=copied[1])
 
 
 def _described(job: JobGraph, vertex: JobVertex, saved: Path, batch: int) -> SavedQuery:
@@ -210,12 +222,16 @@ def _described(job: JobGraph, vertex: JobVertex, saved: Path, batch: int) -> Sav
     )
 
 
-def link_or_copy(source: Path, target: Path, *, link: bool = True) -> None:
+def link_or_copy(source: Path, target: Path, *, link: bool = True) -> tuple[str, int] | None:
     """Make `target` a hard link, or a copy where the file system has none. A symbolic link is refused.
+
+    Returns the SHA-256 and the size of a copy, whose content is durable then: while the disk writes it, another thread
+    copies the next one.
 
     Raises FileNotFoundError if the source is gone, OSError.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
+    copied = None
     try:
         if not link:
             raise OSError(errno.ENOTSUP, "no link is wanted")
@@ -223,17 +239,24 @@ def link_or_copy(source: Path, target: Path, *, link: bool = True) -> None:
     except OSError as error:
         if error.errno not in _COPIED_INSTEAD:
             raise
-        with opened(source) as descriptor, open(descriptor, "rb", closefd=False) as file, target.open("xb") as copy:
+        with opened(source) as descriptor, target.open("xb", buffering=0) as copy:
             os.fchmod(copy.fileno(), stat.S_IMODE(os.fstat(descriptor).st_mode))  # not for more eyes than the source
-            shutil.copyfileobj(file, copy, _CHUNK)
+            copied = hash_file(descriptor, copy)
+            os.fsync(copy.fileno())
     if not stat.S_ISREG(target.lstat().st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(source))
+    return copied
 
 
-def durable_files(directory: Path) -> list[SavepointFile]:
-    """Make every file below a directory durable; return each with its size and hash, in the order of their paths."""
+def durable_files(directory: Path, known: Mapping[str, SavepointFile] | None = None) -> list[SavepointFile]:
+    """Make every file below a directory durable; return each with its size and hash, in the order of their paths.
+
+    Those that are `known`, by their paths, are durable already.
+    """
 
     def made_durable(name: str) -> SavepointFile:
+        if known is not None and name in known:
+            return known[name]
         with opened(directory / name) as descriptor:
             digest, size = hash_file(descriptor)
             os.fsync(descriptor)
@@ -251,14 +274,22 @@ def in_threads(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
         return list(threads.map(function, items))
 
 
-def hash_file(descriptor: int) -> tuple[str, int]:
-    """Return the SHA-256 and the size of an open file."""
+def hash_file(descriptor: int, copy: IO[bytes] | None = None) -> tuple[str, int]:
+    """Return the SHA-256 and the size of an open file, which is copied meanwhile if there is a `copy` to write to."""
     digest, size = hashlib.sha256(), 0
     read: Callable[[], bytes] = lambda: os.read(descriptor, _CHUNK)  # noqa: E731
     for chunk in iter(read, b""):
         digest.update(chunk)
         size += len(chunk)
+        if copy is not None:
+            _write_whole(copy, chunk)
     return digest.hexdigest(), size
+
+
+def _write_whole(file: IO[bytes], content: bytes) -> None:
+    left = memoryview(content)
+    while left:  # an unbuffered file may take less
+        left = left[file.write(left) :]
 
 
 @contextlib.contextmanager
