@@ -225,8 +225,7 @@ def _described(job: JobGraph, vertex: JobVertex, saved: Path, batch: int) -> Sav
 def link_or_copy(source: Path, target: Path, *, link: bool = True) -> tuple[str, int] | None:
     """Make `target` a hard link, or a copy where the file system has none. A symbolic link is refused.
 
-    Returns the SHA-256 and the size of a copy, whose content is durable then: while the disk writes it, another thread
-    copies the next one.
+    Returns the SHA-256 and the size of a copy, which the disk begins to write: it is not durable before it is synced.
 
     Raises FileNotFoundError if the source is gone, OSError.
     """
@@ -242,7 +241,7 @@ def link_or_copy(source: Path, target: Path, *, link: bool = True) -> tuple[str,
         with opened(source) as descriptor, target.open("xb", buffering=0) as copy:
             os.fchmod(copy.fileno(), stat.S_IMODE(os.fstat(descriptor).st_mode))  # not for more eyes than the source
             copied = hash_file(descriptor, copy)
-            os.fsync(copy.fileno())
+            os.posix_fadvise(copy.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # Linux begins to write it
     if not stat.S_ISREG(target.lstat().st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(source))
     return copied
@@ -251,16 +250,17 @@ def link_or_copy(source: Path, target: Path, *, link: bool = True) -> tuple[str,
 def durable_files(directory: Path, known: Mapping[str, SavepointFile] | None = None) -> list[SavepointFile]:
     """Make every file below a directory durable; return each with its size and hash, in the order of their paths.
 
-    Those that are `known`, by their paths, are durable already.
+    Those that are `known`, by their paths, need no hash.
     """
 
     def made_durable(name: str) -> SavepointFile:
-        if known is not None and name in known:
-            return known[name]
+        found = None if known is None else known.get(name)
         with opened(directory / name) as descriptor:
-            digest, size = hash_file(descriptor)
+            if found is None:
+                digest, size = hash_file(descriptor)
+                found = SavepointFile(path=name, size=size, sha256=digest)
             os.fsync(descriptor)
-        return SavepointFile(path=name, size=size, sha256=digest)
+        return found
 
     return in_threads(made_durable, sorted(files_below(directory)))
 
