@@ -484,6 +484,8 @@ class DispatchedJob:
             if is_fatal_to_term(error):
                 await self._count_lost_leader(error)
                 raise
+            if self._is_unbegun:
+                await services.savepoints.abandon_restore(job.graph)
             if self._is_unbegun and self._is_cancelled() and isinstance(error, Unavailable):
                 return canceled_outcome(job, services.clock_ms())
             log.warning(log_events.JOB_INITIALIZATION_FAILED, job_id=self.job_id, reason=repr(error))

@@ -120,6 +120,10 @@ class Savepoints(Protocol):
         """Restore a job from its savepoint, before any of its queries starts. Raises Refused, Unavailable."""
         ...
 
+    async def abandon_restore(self, job: JobGraph) -> None:
+        """Remove what has been restored of a job that is given up before a query of it has started."""
+        ...
+
 
 class NoSavepoints:
     """Where there is no place for savepoints: none is made, and every job starts from the beginning."""
@@ -165,6 +169,9 @@ class NoSavepoints:
 
     async def restore(self, job: JobGraph) -> None:
         """Restore nothing."""
+
+    async def abandon_restore(self, job: JobGraph) -> None:
+        """Remove nothing."""
 
 
 #: Returns how many leaders were lost while they worked on each of these jobs, and forgets all other jobs.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -161,6 +163,12 @@ class SavepointFiles:
             await asyncio.to_thread(restore)
         except OSError as error:
             raise Unavailable(f"job {job.job_id} could not be restored: {error.strerror}: {error.filename}") from error
+
+    async def abandon_restore(self, job: JobGraph) -> None:
+        """Remove what has been restored. See dispatcher.services.Savepoints."""
+        if job.config.get(RESTORE_PATH.key):
+            with suppress(Refused):  # nothing is restored to another file system
+                await asyncio.to_thread(shutil.rmtree, self._checkpoints(job), ignore_errors=True)
 
     def _restore_of(self, job: JobGraph) -> Restore | None:
         """Return what a job asks to be restored from; None if it starts from the beginning."""

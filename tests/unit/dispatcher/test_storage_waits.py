@@ -331,3 +331,14 @@ async def test_a_file_that_nobody_may_read_fails_the_job_after_a_while() -> None
 
         failed = await ended(dispatcher, B)
         assert (failed.status, failed.successor) == (JobStatus.FAILED, BACK)
+
+
+@virtual_time
+async def test_what_was_restored_of_a_job_that_is_cancelled_meanwhile_is_removed() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        await stopped_without_storage(harness, dispatcher)
+        assert not harness.savepoints.abandoned
+        await dispatcher.command(CancelJob(job_id=B))
+        assert (await ended(dispatcher, B)).status is JobStatus.CANCELED
+    assert harness.savepoints.abandoned == [B]

@@ -15,6 +15,7 @@ from tests.unit.savepoints.checkpoint_samples import UID, CheckpointSample, stre
 from tests.unit.savepoints.interruptions import Died, dying_at, observing
 from tests.unit.savepoints.test_writing import content
 
+from flintlock.config.options import RESTORE_PATH
 from flintlock.model.errors import Invalid, Unavailable
 from flintlock.model.ids import BlobKey
 from flintlock.model.jobgraph import Artifact, JobGraph
@@ -91,7 +92,7 @@ def test_a_claim_keeps_the_ids(tmp_path: Path) -> None:
     ("change", "spark", "fits"),
     [
         ({"job_id": "b" * 32}, "4.3.0", True),
-        ({"config": {"execution.savepoint.path": "/s/one"}}, "4.3.0", True),
+        ({"config": {RESTORE_PATH.key: "/s/one"}}, "4.3.0", True),
         ({"config": {"spark.sql.shuffle.partitions": "7"}}, "4.3.0", False),
         ({"params": {"day": "2026-11-19"}}, "4.3.0", False),
         ({"parallelism": 7}, "4.3.0", False),

@@ -11,6 +11,7 @@ from msgspec import structs
 from tests.unit.savepoints.checkpoint_samples import UID, CheckpointSample, streaming_job
 from tests.unit.savepoints.interruptions import observing
 
+from flintlock.config.options import RESTORE_PATH
 from flintlock.model.errors import Conflict, Forbidden, Invalid, Refused, Unavailable
 from flintlock.model.ids import JobId, TriggerId
 from flintlock.model.jobgraph import JobGraph, JobType
@@ -251,3 +252,18 @@ def test_a_job_goes_back_only_if_its_savepoint_is_there_and_nothing_was_done_aft
     assert asyncio.run(files.way_back(job, JOB)) is None
     assert asyncio.run(files.has_gone_on(job))
     assert not asyncio.run(files.has_gone_on(JOB)), "it began from no savepoint"
+
+
+@pytest.mark.parametrize("checkpoints", ["", "s3://bucket/checkpoints"])
+def test_what_was_restored_of_a_job_that_is_given_up_is_removed_and_nothing_else(
+    tmp_path: Path, checkpoints: str
+) -> None:
+    files = service(tmp_path, checkpoints=checkpoints)
+    restored = structs.replace(JOB, job_id=JobId("d" * 32), config={RESTORE_PATH.key: "/s/one"})
+    for job_id in (restored.job_id, JobId("e" * 32)):
+        CheckpointSample(tmp_path / "checkpoints" / job_id / UID).commit(1)
+    begun = structs.replace(JOB, job_id=JobId("e" * 32))  # it began without a savepoint
+    asyncio.run(files.abandon_restore(restored))
+    asyncio.run(files.abandon_restore(begun))
+    left = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+    assert left == {JOB.job_id, begun.job_id} | ({restored.job_id} if checkpoints else set())

@@ -17,6 +17,7 @@ class FakeSavepoints:
         self.made: list[tuple[TriggerId, str]] = []  # each one once, in the order in which they were completed
         self.asked = 0
         self.fail_with: Exception | None = None
+        self.abandoned: list[JobId] = []
         self.restored: list[JobId] = []  # each job once, in the order in which they were restored
         self.disposed: list[str] = []
         self.identities: list[str] = []  # of what was disposed of
@@ -112,3 +113,7 @@ class FakeSavepoints:
         if self.unmade is not None and job.config.get(RESTORE_PATH.key) not in {place for _, place in self.made}:
             raise self.unmade
         self.restored.append(job.job_id)
+
+    async def abandon_restore(self, job: JobGraph) -> None:
+        """Note that what was restored of a job is removed."""
+        self.abandoned.append(job.job_id)

@@ -158,6 +158,12 @@ class SimulatedSavepoints:
                     self._content[f"{checkpoint}/partitions"] = str(self._partitions[location][vertex.uid])
         self._content[f"{CHECKPOINTS}/{job.job_id}/{_RESTORED}"] = location
 
+    async def abandon_restore(self, job: JobGraph) -> None:
+        """Remove the checkpoints of a job."""
+        if job.config.get(RESTORE_PATH.key):
+            for path in [path for path in self._content if path.startswith(f"{CHECKPOINTS}/{job.job_id}/")]:
+                del self._content[path]
+
     def _fail_at_times(self, random: Random) -> None:
         self._check_reachable()
         if random.random() < _FAILURES:
