@@ -37,7 +37,7 @@ SETTINGS: Final = {
 class Kill(Enum):
     """What is killed, or frozen until its work runs elsewhere; those that take an engine are followed by others."""
 
-    RUNNER = "SIGKILL runner"
+    RUNNER = "SIGKILL runners"
     JOBMANAGER = "SIGKILL JobManager"
     FROZEN_TASKMANAGER = "SIGSTOP TaskManager"
     RESCALING_JOBMANAGER = "SIGKILL JobManager while the job is rescaled"
@@ -113,7 +113,10 @@ class StreamingKills:
         victim = self._random.choice(busy)
         match kill:
             case Kill.RUNNER:
-                _kill_one(lambda: self._random.choice(_runners(victim)[: busy.count(victim)]))
+                _kill_one(lambda: _runners(victim)[0])
+                for runner in _runners(victim):  # which of them have tasks, and which wait for one, does not show
+                    with suppress(psutil.NoSuchProcess):
+                        runner.kill()
             case Kill.ENGINE:
                 _kill_one(lambda: _children(victim, "org.apache.spark.deploy.SparkSubmit")[0])
             case Kill.TASKMANAGER:
@@ -226,7 +229,7 @@ def _children(member: Member, text: str) -> list[psutil.Process]:
 
 
 def _runners(member: Member) -> list[psutil.Process]:
-    """Return the runners of a TaskManager, the oldest first: those have tasks."""
+    """Return the runners of a TaskManager, the oldest first, with and without tasks."""
     templates = _children(member, "flintlock.spark.runner.template")
     runners = [child for template in templates for child in template.children()]
     return sorted(runners, key=lambda runner: runner.create_time())
