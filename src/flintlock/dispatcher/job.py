@@ -456,7 +456,10 @@ class DispatchedJob:
             self._goes_back = False
         if successor:
             outcome = structs.replace(outcome, snapshot=structs.replace(outcome.snapshot, successor=successor))
+        graph = self.stored.graph
         await self._end(outcome)
+        if self._is_unbegun:  # not before the end is durable: the next leader may have restored it, and run it
+            await self._services.savepoints.abandon_restore(graph)
         await self._clean_up()
 
     async def _reverted_outcome(
@@ -484,8 +487,6 @@ class DispatchedJob:
             if is_fatal_to_term(error):
                 await self._count_lost_leader(error)
                 raise
-            if self._is_unbegun:
-                await services.savepoints.abandon_restore(job.graph)
             if self._is_unbegun and self._is_cancelled() and isinstance(error, Unavailable):
                 return canceled_outcome(job, services.clock_ms())
             log.warning(log_events.JOB_INITIALIZATION_FAILED, job_id=self.job_id, reason=repr(error))
